@@ -36,6 +36,8 @@ from tilescout.experiments.research.studies.one_line import begun, difference, e
 from tilescout.experiments.research.tensor_parallel import make_rank
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.tuner import TunerOptions
+from tilescout.search.engines.gpus import visible_gpus
+from tilescout.spaces.errors import DeviceError
 
 DEFAULT, OURS = "default", "ours"
 PARTS = (DEFAULT, OURS, "steps")
@@ -231,4 +233,9 @@ def main(run: Run, asked: Asked) -> None:
     if asked.part is not None:
         of_rank(asked, run.keep)
         return
+    if run.record is None and len(visible_gpus()) < asked.ranks:
+        raise DeviceError(
+            f"{asked.ranks} ranks need as many GPUs; of those there are {len(visible_gpus())} here: "
+            "ask for fewer --ranks, at least 2, or print a file with --again"
+        )
     show(run.record.result if run.record is not None else measured(asked, run.keep))

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tilescout.experiments.research.studies import one_line_ranks
 from tilescout.experiments.research.studies.one_line_ranks import SIZES, alike, show
 from tilescout.experiments.research.tensor_parallel import products
 
@@ -54,6 +56,16 @@ def test_what_is_shown_tells_of_a_rank_that_failed(capsys: pytest.CaptureFixture
     assert "False" in printed
     assert "0.9000 [0.8900, 0.9100]" in printed
     assert "rank 1:  killed" in printed
+
+
+def test_fewer_gpus_than_ranks_are_refused_before_a_rank_is_started(
+    study: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(one_line_ranks, "visible_gpus", lambda: ["NVIDIA H200"])
+    out = tmp_path / "ranks.json"
+    study("one-line-ranks", "--out", str(out), code=2)
+    assert "2 ranks need as many GPUs; of those there are 1 here" in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.slow
