@@ -16,7 +16,7 @@ import numpy as np
 from tilescout.search.dispatch.plan import BY_LOG
 from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
-from tilescout.search.dispatch.times import Times, steady_times
+from tilescout.search.dispatch.times import EIGHTH, Times, steady_times
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.measure.glance import SETTLED_FROM_US
 from tilescout.spaces.constraints import Mask
@@ -30,7 +30,7 @@ _NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m 
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
 _TOGETHER = 240  # kernels that are glanced at, at one m after the other, without a pause: that takes up to a second
-_FINE, _EIGHTH = 32, 8  # rows of a cell for the kernels that are kept; the library is another where 8 divides m
+_FINE = 32  # rows of a cell for the kernels that are kept
 _MOST_OFF = 0.25  # log: a glance is not further off
 
 
@@ -60,8 +60,8 @@ def fine_sizes(most_rows: int) -> list[int]:
     middles, halves = (
         [min(start + cell // 2 + 1, most_rows) for start in range(0, most_rows, cell)] for cell in (_FINE, _FINE // 2)
     )
-    eighths = [m for m in range(_EIGHTH, most_rows + 1, _EIGHTH) if m > few]
-    parts = [middles, list(range(_EIGHTH, few + 1, _EIGHTH)), sorted({*halves, *eighths} - {*middles})]
+    eighths = [m for m in range(EIGHTH, most_rows + 1, EIGHTH) if m > few]
+    parts = [middles, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
     return list(dict.fromkeys(m for part in parts for m in _as_they_count(part, most_rows)))
 
 

@@ -14,7 +14,10 @@ from tilescout.spaces.tiling import Integers
 _WAVES = 2.0  # with fewer, the time of a kernel over its work changes from one m to the next
 _NEIGHBOURS = 9  # points whose median tells the pace at one of them
 _MOST_OFF = 0.12  # log: a clock is not further off
-_EIGHTH, _NEARBY = 8, 256  # see `_telling`
+_NEARBY = 256  # see `_telling`
+
+EIGHTH = 8
+"""The library may have another kernel at m that divide by this than at their neighbours; see `_telling`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +157,7 @@ def _telling(measured: Integers) -> NDArray[np.bool_]:
     The library may have another kernel there than at both neighbours: at 10 of 160 such m of four products it took more
     than 5 % longer or less (H200, 2026-11-23).
     """
-    plain = measured % _EIGHTH != 0
+    plain = measured % EIGHTH != 0
     held = measured[plain]
     if len(held) < 2:
         return np.ones(len(measured), dtype=np.bool_)

@@ -22,13 +22,14 @@ from rich.table import Table as Grid
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.search.dispatch.kernels import MOST_ROWS
+from tilescout.search.dispatch.times import EIGHTH
 from tilescout.search.measure.machine import Block, Machine, make_machine
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.templates import find_template
 
 PRODUCTS = ("3584x3584", "1280x5120", "3456x1152", "6912x1152")
-EIGHTH, FEW_ROWS = 8, 2048
+FEW_ROWS = 2048
 OFF = 0.05
 _BLOCK_US, _ROUNDS, _SETTLING_US = 100.0, 5, 20_000.0
 _MOST_COPIES = 8

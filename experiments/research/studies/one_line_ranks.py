@@ -233,9 +233,12 @@ def main(run: Run, asked: Asked) -> None:
     if asked.part is not None:
         of_rank(asked, run.keep)
         return
-    if run.record is None and len(visible_gpus()) < asked.ranks:
+    if run.record is not None:
+        show(run.record.result)
+        return
+    if (gpus := len(visible_gpus())) < asked.ranks:
         raise DeviceError(
-            f"{asked.ranks} ranks need as many GPUs; of those there are {len(visible_gpus())} here: "
+            f"{asked.ranks} ranks need as many GPUs; of those there are {gpus} here: "
             "ask for fewer --ranks, at least 2, or print a file with --again"
         )
-    show(run.record.result if run.record is not None else measured(asked, run.keep))
+    show(measured(asked, run.keep))
