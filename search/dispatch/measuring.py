@@ -134,8 +134,8 @@ class Sweep:
     def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:
         """The ratios of some kernels by a race; none if one of them took the measuring process down.
 
-        What counts is a device at its power cap, as one is that a model keeps busy. A kernel that is behind on one that
-        rested is taken to be so on both: see `_RESTED`.
+        What counts is a device at its power cap, as one is that a model keeps busy. A kernel that leads there, but is
+        behind on one that rested, is taken to be behind on both: see `_RESTED`.
         """
         try:
             rested, settled = self.race(point, numbers, point.m)
@@ -145,7 +145,8 @@ class Sweep:
         found = {}
         for at, number in enumerate(numbers):
             first, last = (Ratio(*mean_interval(rounds[:, at].tolist())) for rounds in (rested, settled))
-            found[number] = last if first.value <= 1 + _RESTED else slowest([first, last])
+            leads = last.value < 1 and first.value > 1 + _RESTED
+            found[number] = slowest([first, last]) if leads else last
         return found
 
     def glance(self, m: int, numbers: Sequence[int]) -> Point | None:

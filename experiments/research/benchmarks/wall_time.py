@@ -1,7 +1,7 @@
 """Measure where the wall time of a tuning goes, on some of the cores, from an empty store and from a full one.
 
     python -m tilescout.experiments.research wall-time --out wall-time.json
-    python -m tilescout.experiments.research wall-time --drawn 7 --count 3 --suite 5 --no-alone --out wall-time.json
+    python -m tilescout.experiments.research wall-time --drawn 7 --count 3 --suite 5 --state empty --out wall-time.json
 
 Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles

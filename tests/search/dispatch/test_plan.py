@@ -139,12 +139,13 @@ def test_where_only_the_library_can_be_the_fastest_one_kernel_tells_what_the_clo
     assert worth_timing(times(np.array([[np.inf], [1.0]])), 1) == []
 
 
-def test_only_those_near_the_best_are_raced() -> None:
+def test_those_near_the_best_are_raced_and_the_fastest_two_in_any_case() -> None:
     ratios = {number: Ratio(value, value, value) for number, value in enumerate([1.015, 0.99, 1.1, 1.0, 0.995, 1.01])}
     point = Point(64, 10.0, ratios, slower={6: 0.98})
     assert worth_racing(point, range(7)) == [1, 4, 3, 5]
-    assert worth_racing(point, [0, 2]) == [0]
-    assert worth_racing(point, [2, 6]) == []
+    assert worth_racing(point, [0, 2]) == [0, 2]
+    assert worth_racing(point, [2, 6]) == [2]
+    assert worth_racing(point, [6]) == []
 
 
 def test_of_the_ranges_without_a_measured_m_the_widest_is_measured_in_its_middle() -> None:
