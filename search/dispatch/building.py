@@ -178,12 +178,18 @@ def measure_dispatcher(
         keep(found)
 
     def race_until(share: float) -> None:
-        """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest."""
+        """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest.
+
+        A race of others, from before these were chosen, tells nothing of them: its range has another, if that can be.
+        """
         nonlocal kept
+        tried: set[int] = set()
         while not over(share):
             kept = _right(kept, points)
             times, found, choice = planned()
-            timed = {m for m, point in points.items() if anywhere or _is_timed(point, kept, int(choice[m - 1]))}
+            told = {m: point.ratios for m, point in _only(points, kept).items()}
+            timed = {m for m in points if (told[m] if anywhere else _is_timed(points[m], kept, int(choice[m - 1])))}
+            timed |= tried
             timed |= {min(points), max(points)}
             m = unseen_size(found, timed) if anywhere else None
             if m is None:
@@ -191,6 +197,7 @@ def measure_dispatcher(
             m = unseen_size(found, timed, source.sizes) if m is None else m
             if m is None:
                 break
+            tried.add(m)
             check(m, [kept[number] for number in worth_timing(times, m)])
 
     if anywhere:  # races correct the glances at all candidates: others may be worth keeping by them

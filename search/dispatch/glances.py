@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilescout.search.dispatch.plan import BY_LOG
+from tilescout.search.dispatch.plan import as_they_count
 from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import EIGHTH, Times, steady_times
@@ -46,7 +46,7 @@ def glanced_sizes(most_rows: int) -> list[int]:
         cell = next((rows for end, rows in _CELLS if start < end), _WIDEST)
         found.append(min(start + cell // 2 + 1, most_rows))
         start += cell
-    return _as_they_count(found, most_rows)
+    return _in_order(found, most_rows)
 
 
 def fine_sizes(most_rows: int) -> list[int]:
@@ -62,13 +62,12 @@ def fine_sizes(most_rows: int) -> list[int]:
     )
     eighths = [m for m in range(EIGHTH, most_rows + 1, EIGHTH) if m > few]
     parts = [middles, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
-    return list(dict.fromkeys(m for part in parts for m in _as_they_count(part, most_rows)))
+    return list(dict.fromkeys(m for part in parts for m in _in_order(part, most_rows)))
 
 
-def _as_they_count(found: Sequence[int], most_rows: int) -> list[int]:
+def _in_order(found: Sequence[int], most_rows: int) -> list[int]:
     """Some m, ordered so that any first part of them is spread as the sizes are that count."""
-    sizes = np.array(found, dtype=np.int64)
-    places = BY_LOG * np.log(sizes) / math.log(max(most_rows, 2)) + (1 - BY_LOG) * sizes / most_rows
+    places = as_they_count(np.array(found, dtype=np.int64), most_rows)
     left, ordered = np.ones(len(found), dtype=np.bool_), list[int]()
     for at in range(len(found)):
         nearest = int(np.where(left, np.abs(places - _van_der_corput(at)), np.inf).argmin())

@@ -101,6 +101,12 @@ def _even(beside: Floats) -> Floats:
     return np.full(beside.shape[1], 1 / beside.shape[1])
 
 
+def as_they_count(sizes: Integers, most_rows: int) -> Floats:
+    """Where some sizes are among those from 0 to `most_rows` as they count, from 0 to 1."""
+    by_log = np.log(np.maximum(sizes, 1)) / np.log(max(most_rows, 2))
+    return np.asarray(BY_LOG * by_log + (1 - BY_LOG) * sizes / most_rows)
+
+
 def thinned(sizes: Integers) -> Integers:
     """Places of some sizes, a few of them even in the logarithm and the others even, in rising order."""
     by_log = round(BY_LOG * _THINNED)
@@ -261,6 +267,7 @@ def next_size(
 def unseen_size(found: Sequence[Stretch], measured: Set[int], allowed: Set[int] | None = None) -> int | None:
     """The m in the middle of the widest range in which none was measured; None if there is none.
 
+    Wide is what holds many sizes as they count: at few rows launches are short, and glances at them are further off.
     Ranges end where tiles do, so that their middles divide by 8, as few m do, for which the library may have another
     kernel: it is the odd one beside the middle.
 
@@ -274,7 +281,9 @@ def unseen_size(found: Sequence[Stretch], measured: Set[int], allowed: Set[int] 
         The m that can be measured; None for all.
     """
     known = np.array(sorted(measured))
-    for each in sorted(found, key=lambda each: each.low - each.high):
+    ends = as_they_count(np.array([[each.low - 1, each.high] for each in found]), found[-1].high)
+    widest_first: list[int] = np.argsort(ends[:, 0] - ends[:, 1], kind="stable").tolist()
+    for each in (found[place] for place in widest_first):
         at = int(np.searchsorted(known, each.low))
         if at < len(known) and known[at] <= each.high:
             continue

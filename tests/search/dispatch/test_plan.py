@@ -155,3 +155,9 @@ def test_of_the_ranges_without_a_measured_m_the_widest_is_measured_in_its_middle
     assert unseen_size(found, {1, 30, 58, 200}) is None
     assert unseen_size(found, {1, 200}, allowed={12, 52}) == 12
     assert unseen_size(found, {1, 12, 200}, allowed={12, 20}) is None
+
+
+def test_a_range_at_few_rows_is_wide_if_it_holds_many_times_its_first_m() -> None:
+    found = [Stretch(1, 600, 0), Stretch(601, 1200, None), Stretch(1201, 1900, 0), Stretch(1901, 16384, 0)]
+    assert unseen_size(found, {1, 16384}) == 901
+    assert unseen_size([*found[:1], Stretch(601, 1900, 0), found[-1]], {1, 1000, 16384}) is None
