@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
-from tilescout.search.dispatch.glances import Looked, fine_sizes, glanced_sizes, merged, short_first
+from tilescout.search.dispatch.glances import Looked, corrected, fine_sizes, glanced_sizes, merged, short_first
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.points import Point, Ratio
 from tilescout.search.dispatch.steps import Grid
@@ -109,3 +109,12 @@ def test_kernels_are_glanced_at_together_until_the_time_is_over(monkeypatch: pyt
     looked.glance(range(12), wanted, math.inf)
     assert {1, *wanted} == looked.found.keys()
     assert max(map(len, asked)) > 20
+
+
+def test_glances_are_corrected_by_the_fastest_kernel_and_those_near_it() -> None:
+    def at(m: int, *values: float) -> Point:
+        return Point(m, 50.0, {number: ratio(value) for number, value in enumerate(values)})
+
+    glances = {8: at(8, 0.98, 1.0, 1.8, 1.9), 16: at(16, 1.0)}
+    assert corrected(glances, {8: at(8, 0.98, 1.0, 2.1, 2.2)})[16].ratios[0].value == pytest.approx(1.0)
+    assert corrected(glances, {8: at(8, 1.078, 1.1, 1.8, 1.9)})[16].ratios[0].value == pytest.approx(1.1)
