@@ -161,8 +161,10 @@ class Looked:
         """Glance at those of some kernels that may be near the best and are not known yet, at some m, until some time.
 
         They may be near if they are expected to be behind by a share of `near_by` at most, or if nothing is known of
-        them at any m.
+        them at any m. What was recorded has no glances.
         """
+        if self._source.sizes is not None:
+            return
         told = 0
         near: Mask = np.empty((0, 0), dtype=np.bool_)
         waiting: dict[int, list[int]] = {}
