@@ -26,12 +26,14 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
+from tilescout.search.tuning.audience import Audience
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
@@ -160,25 +162,19 @@ def run_study(
     """
     clock = WallClock(evaluator)
     # The GPU is ready before the sampler is, and has nothing else to do.
-    candidates = _begun(partial(_library_best, evaluator, options.library_kernels)) if evaluator.has_gpu else None
-    template, space = evaluator.template, evaluator.space
-    settings = recalled(options.sampler, options.studies, evaluator, (space.problem,)) | dict(options.settings)
-    sampler = make_sampler(options.sampler, space, options.seed, **settings)
+    ask_library = partial(_library_best, evaluator, options.library_kernels)
+    library_answer = _begun(ask_library).result if evaluator.has_gpu else ask_library
+    space, sampler = evaluator.space, _ready_sampler(evaluator, options)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
-    sampler.find_stored(evaluator.stored(), evaluator.stock())
-    sampler.get_ready()
     wanted()
     _compile_first(evaluator, sampler, options)
     meanwhile()
     evaluator.library_us()  # the GPU is ready
     clock.end("set up")
-    parts = (template.name, space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
-    base = file_name("-".join(map(str, parts)).replace(":", "-"))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with ExitStack() as stack:
-        study, tuner = stack.enter_context(
-            study_store(options.studies).join(base, options.resume, sampler, space, options.sharing)
-        )
+        store, name = study_store(options.studies), _base_name(evaluator, sampler, options)
+        study, tuner = stack.enter_context(store.join(name, options.resume, sampler, space, options.sharing))
         with tuner.exclusive():
             info = _about(study, sampler, evaluator, options)
             tuner.take_over()
@@ -189,48 +185,22 @@ def run_study(
             # Tuners that share a study share its run: whoever is first makes it before another looks for it.
             quiet = QUIET_SECONDS if evaluator.measures_anew else 0.0
             tracker = stack.enter_context(LateTracker(make, quiet) if isinstance(tuner, SoleTuner) else make())
-
-            def name_run() -> None:
-                nonlocal run_id
-                if tracker.run_id and tracker.run_id != run_id:
-                    run_id = tracker.run_id
-                    study.set_user_attr(TRACKING_RUN, run_id)
-
-            name_run()
-
-        shown: list[TrialRecord] = []
-
-        def show(trial: TrialRecord) -> None:
-            shown.append(trial)
-            name_run()
-            (tracker.log if tuner.owns(trial.number) else tracker.note)(trial)
-            on_trial(trial)
-
-        tracker.catch_up([trial for trial in before if tuner.owns(trial.number)])
-        tracker.adopt([trial for trial in before if tuner.inherits(trial.number)])
-        for trial in before:
-            show(trial)
-        default = space.index(info.default) if info.default in space else None
-        in_full = () if default is None else (default,)
+            audience = Audience(study, tuner, tracker, run_id, on_trial)
+        audience.begin(before)
         clock.end("propose")
-        library_best, unknown = (
-            candidates.result() if candidates is not None else _library_best(evaluator, options.library_kernels)
-        )
+        library_best, unknown = library_answer()
         clock.end("candidates")
         if library_best is not None and evaluator.measures_anew:
             with tuner.exclusive():
                 _try_like(study, evaluator, library_best)
+        default = _index_of(info.default, space)
+        in_full = () if default is None else (default,)
+        ratio = library_best.ratio.value if library_best is not None else None
         try:
-            ratio = library_best.ratio.value if library_best is not None else None
-            stopped = search(Lane(study, evaluator, info.library_us, show, in_full, tuner, ratio), options.budget)
+            lane = Lane(study, evaluator, info.library_us, audience.show, in_full, tuner, ratio)
+            stopped = search(lane, options.budget)
         except KeyboardInterrupt as interrupt:
-            try:
-                found = finished_trials(study, space)
-            except StoreError:  # the database is lost
-                found = shown
-            tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
-            result = StudyResult(info, found, clock.seconds)
-            raise SearchInterrupted(result) from interrupt
+            raise SearchInterrupted(StudyResult(info, audience.cut_short(space), clock.seconds)) from interrupt
         found, earlier = finished_trials(study, space), {trial.number for trial in before}
         clock.end_search([trial for trial in found if trial.number not in earlier])
         result = StudyResult(
@@ -241,34 +211,66 @@ def run_study(
             library_best=library_best,
             no_library_best=unknown,
         )
-        try:
-            if options.peers and evaluator.measures_anew:
-                on_phase(f"tune {' and '.join(options.peers)}")
-                result = replace(result, peers=tuple(evaluator.peers(options.peers)))
-                clock.end("peers")
-            on_phase("race the best" if evaluator.measures_anew else "store the result")
-            result = _race(evaluator, result, default, options)
-        except KeyboardInterrupt as interrupt:
-            raise SearchInterrupted(replace(result, seconds=clock.seconds, wall=clock.parts)) from interrupt
-        clock.end("race")
-        result = replace(result, seconds=clock.seconds, wall=clock.parts)
+        result = _with_finals(evaluator, options, result, clock, on_phase)
         record_result(study, result)
         on_result(result)
         on_phase("log the trials and pictures; the result is stored")
-        tuner.look()
-        tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
-        for trial in result.trials:
-            if not tuner.owns(trial.number):
-                tracker.note(trial)
-        try:
-            page = tracker.page
-            name_run()
-            result = replace(result, page=page)
-            tracker.finish(result)
-        except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
-            result = replace(result, not_tracked=str(error))
-        except KeyboardInterrupt as interrupt:
-            raise SearchInterrupted(result, complete=True) from interrupt
+        return _presented(audience, result)
+
+
+def _ready_sampler(evaluator: Evaluator, options: TuneOptions) -> SpaceSampler:
+    """The sampler of a search, which has learned all that is known before a trial."""
+    space = evaluator.space
+    settings = recalled(options.sampler, options.studies, evaluator, (space.problem,)) | dict(options.settings)
+    sampler = make_sampler(options.sampler, space, options.seed, **settings)
+    sampler.find_stored(evaluator.stored(), evaluator.stock())
+    sampler.get_ready()
+    return sampler
+
+
+def _with_finals(
+    evaluator: Evaluator,
+    options: TuneOptions,
+    result: StudyResult,
+    clock: WallClock,
+    on_phase: Callable[[str], None],
+) -> StudyResult:
+    """The result of a search with its peers and its race, where they can be measured, and with its seconds.
+
+    Raises
+    ------
+    SearchInterrupted
+        On Ctrl-C, with all but what was interrupted.
+    """
+    try:
+        if options.peers and evaluator.measures_anew:
+            on_phase(f"tune {' and '.join(options.peers)}")
+            result = replace(result, peers=tuple(evaluator.peers(options.peers)))
+            clock.end("peers")
+        on_phase("race the best" if evaluator.measures_anew else "store the result")
+        result = _race(evaluator, result, _index_of(result.info.default, evaluator.space), options)
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(replace(result, seconds=clock.seconds, wall=clock.parts)) from interrupt
+    clock.end("race")
+    return replace(result, seconds=clock.seconds, wall=clock.parts)
+
+
+def _presented(audience: Audience, result: StudyResult) -> StudyResult:
+    """The result, once it was delivered, with the page that shows it, or with why it was not delivered.
+
+    Raises
+    ------
+    SearchInterrupted
+        On Ctrl-C, with the complete result.
+    """
+    audience.settle(result.trials)
+    try:
+        result = replace(result, page=audience.page())
+        audience.finish(result)
+    except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
+        return replace(result, not_tracked=str(error))
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(result, complete=True) from interrupt
     return result
 
 
@@ -287,9 +289,13 @@ def _compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOpt
 def _given(evaluator: Evaluator, options: TuneOptions) -> list[int]:
     """Indices that a study tries first, whatever its sampler: the default, and those that come right after."""
     template, space = evaluator.template, evaluator.space
-    default = template.default_in(space)
-    ahead = [space.index(default)] if default in space else []
+    default = _index_of(template.default_in(space), space)
+    ahead = [] if default is None else [default]
     return list(dict.fromkeys([*ahead, *options.first, *template.first_in(space)]))
+
+
+def _index_of(configuration: Configuration, space: SearchSpace) -> int | None:
+    return space.index(configuration) if configuration in space else None
 
 
 def _race(evaluator: Evaluator, result: StudyResult, default: int | None, options: TuneOptions) -> StudyResult:
@@ -352,6 +358,12 @@ def _try_like(study: optuna.Study, evaluator: Evaluator, best: LibraryBest) -> N
 
 def _enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:
     study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+
+
+def _base_name(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> str:
+    """The beginning that names of studies of the same space, problem, device, objective, sampler and seed share."""
+    parts = (evaluator.template.name, evaluator.space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
+    return file_name("-".join(map(str, parts)).replace(":", "-"))
 
 
 def _place(evaluator: Evaluator) -> str:
