@@ -351,15 +351,16 @@ def check_apart(given: Path, *outputs: Path) -> None:
 
 
 def check_mlflow(uri: str | None, store: Path) -> None:
-    """Refuse an MLflow store that can't be opened, before the work that is to be logged there.
+    """Refuse an MLflow store that can't be opened, or that MLflow is not installed, before the work that is logged.
 
     Raises
     ------
     StoreError
         If it can't.
     """
-    from tilescout.search.tracking import default_store, open_client, quiet_mlflow
+    from tilescout.search.tracking import check_installed, default_store, open_client, quiet_mlflow
 
+    check_installed()
     if uri is None:
         default_store(store)  # a file in a folder of ours: made when it is needed
         return

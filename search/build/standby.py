@@ -21,7 +21,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -62,8 +62,26 @@ LEFT = b"\xff"
 """The byte by which a session is left alone; none of a request, which is a length below 16 MiB and ASCII, is equal."""
 
 
+Do = Callable[[Connection, Mapping[str, Any]], None]
+"""The work of a session: it talks over the connection, about what was requested."""
+
+
 class StandbyError(TilescoutError):
     """A process can't stand by here; the message says why."""
+
+
+class NotReadyError(TilescoutError):
+    """A process that is to stand by can't get ready.
+
+    Attributes
+    ----------
+    instead
+        What the sessions do that were asked for meanwhile: they say why.
+    """
+
+    def __init__(self, message: str, instead: Do) -> None:
+        super().__init__(message)
+        self.instead = instead
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,23 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-from tilescout.search.build.standby import ENDED, IDLE_SECONDS, LEFT, REQUEST_BYTES, alone, leave, peer_of
+from tilescout.search.build.standby import (
+    ENDED,
+    IDLE_SECONDS,
+    LEFT,
+    REQUEST_BYTES,
+    Do,
+    NotReadyError,
+    alone,
+    leave,
+    peer_of,
+)
 from tilescout.spaces.processes import find_modules_in
-
-Do = Callable[[Connection, Mapping[str, Any]], None]
-"""The work of a session: it talks over the connection, about what was requested."""
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _ASKED_SECONDS = 10.0  # a session that is asked for nothing in this time ends
@@ -191,12 +196,16 @@ def main(arguments: list[str]) -> None:
     sys.path[:] = json.loads(places)
     module, _, name = entry.partition(":")
     gc.disable()  # what is imported stays: torch takes 1.0 s of CPU time then, and 1.3 with it looked through
-    do: Do = getattr(import_module(module), name)(*rest)
+    idle = IDLE_SECONDS
+    try:
+        do: Do = getattr(import_module(module), name)(*rest)
+    except NotReadyError as error:
+        do, idle = error.instead, 0.0  # who comes next starts another, and finds what has been installed since
     gc.freeze()
     gc.enable()
     listener = socket.socket(fileno=int(number))
     listener.listen()  # whoever connects from now on is told this process's number
-    stand_by(listener, Path(place), do)
+    stand_by(listener, Path(place), do, idle)
 
 
 if __name__ == "__main__":

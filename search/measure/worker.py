@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
-from tilescout.search.build.standing import Do
+from tilescout.search.build.standby import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer
 from tilescout.search.measure.machine import Machine, make_machine

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.store import (
         Opening,
         artifact_folder,
+        check_installed,
         default_store,
         find_experiment,
         open_client,
@@ -47,6 +48,7 @@ __all__ = [
     "TrackingError",
     "address",
     "artifact_folder",
+    "check_installed",
     "default_store",
     "delete_study",
     "find_experiment",
@@ -83,6 +85,7 @@ __getattr__, __dir__ = public_names(
         "standing_logger": "standing.logger",
         "Opening": "store",
         "artifact_folder": "store",
+        "check_installed": "store",
         "default_store": "store",
         "find_experiment": "store",
         "quiet_mlflow": "store",

@@ -22,7 +22,7 @@ from typing import Any
 
 from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
-from tilescout.search.tracking.store import artifact_folder, sqlite_file
+from tilescout.search.tracking.store import artifact_folder, check_installed, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.sqlite_files import check_stored
@@ -102,10 +102,11 @@ def serve(
     Raises
     ------
     StoreError
-        If there is no such store, or nothing can listen there.
+        If there is no such store, nothing can listen there, or MLflow is not installed.
     """
     if uri.startswith(("http://", "https://")):
         raise StoreError(f"{uri} is a server already: open it in a browser")
+    check_installed()
     path = sqlite_file(uri)
     if path is not None and not path.is_file():
         raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 
-from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, View, make_sqlite_store
+from tilescout.search.tracking.mlflow_hooks import TESTED, VIEW_TAG, View, make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.faults import described
 from tilescout.spaces.outputs import DIGITS, sweep
 from tilescout.spaces.sqlite_files import check_stored
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 ERROR_LENGTH = 300  # of a message of MLflow's, in characters
 _SQLITE = "sqlite:///"
 _CONNECT_SECONDS = 4  # of each address that a host's name has: a dead server is told within 10 s
+_IMPORTED = ("mlflow", "sqlalchemy", "alembic", "matplotlib", "sklearn")  # for logging; MLflow depends on all others
+_REMEDY = f"pip install 'mlflow{TESTED}' brings what it needs"
 _LOCK_SECONDS = 5.0  # how long opening a store waits for another process that is writing to it
 
 # MLflow takes these from the environment and from nowhere else. It makes no retries of its own: on a server that is
@@ -74,6 +78,45 @@ def artifact_folder(uri: str) -> Path | None:
     return None if path is None else _artifacts_beside(path)
 
 
+def check_installed() -> None:
+    """Look for the modules that logging needs, and import none of them.
+
+    Raises
+    ------
+    StoreError
+        If some are missing; it names them.
+    """
+    if missing := [name for name in _IMPORTED if not _is_there(name)]:
+        raise StoreError(f"can't use MLflow: not installed: {', '.join(missing)}; {_REMEDY}")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # something refuses it; or it was imported in some way of its own
+        return name in sys.modules
+
+
+@contextmanager
+def importing(kind: type[Exception] = Exception) -> Iterator[None]:
+    """Turn what keeps MLflow, or what draws the plots, from being imported into a `StoreError` that says it.
+
+    Parameters
+    ----------
+    kind
+        The errors; a package that does not fit another one raises anything while it is imported.
+
+    Raises
+    ------
+    StoreError
+        If there is one.
+    """
+    try:
+        yield
+    except kind as error:
+        raise StoreError(f"can't use MLflow, which can't be imported: {described(error)}; {_REMEDY}") from error
+
+
 @contextmanager
 def quiet_mlflow() -> Iterator[None]:
     """Switch off MLflow's telemetry, its log messages and its retries while the context is open.
@@ -99,7 +142,9 @@ def quiet_environment() -> Iterator[None]:
 
 @contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    import mlflow  # noqa: F401  (after telemetry is off, and before its log levels are set)
+    with importing():  # after telemetry is off, and before its log levels are set
+        import mlflow.exceptions  # noqa: F401
+        import sqlalchemy.exc  # noqa: F401
 
     # Whatever matters is raised as an exception too, so that nothing is lost.
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
@@ -130,9 +175,15 @@ class Opening:
     ----------
     uri
         The store.
+
+    Raises
+    ------
+    StoreError
+        If MLflow, or what it needs, is not installed.
     """
 
     def __init__(self, uri: str) -> None:
+        check_installed()
         self._uri = uri
         self._opened: Future[MlflowClient] = Future()
         self._thread = threading.Thread(target=self._open, name="mlflow-opening", daemon=True)
@@ -264,7 +315,7 @@ def translated(uri: str, hint: str = "") -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:  # a database's driver may be missing
         raise StoreError(f"can't use the MLflow store {uri}: {one_line(error, ERROR_LENGTH)}{hint}") from error
 
 

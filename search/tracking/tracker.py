@@ -17,6 +17,7 @@ from tilescout.search.tracking.runs import StudyRuns
 from tilescout.search.tracking.store import (
     Opening,
     artifact_folder,
+    importing,
     is_passing,
     open_client,
     quiet_mlflow,
@@ -146,7 +147,8 @@ class MlflowTracker:
         if self._noted:
             self._writer.put("the list of what is there", self._runs.read_children)
         # The plots are drawn here and not in the thread, so that their time does not count towards the store's timeout.
-        pictures = {name: to_png(figure) for name, figure in draw(result, importance(result)).items()}
+        with importing(ImportError):
+            pictures = {name: to_png(figure) for name, figure in draw(result, importance(result)).items()}
         self._writer.put("the summary", partial(self._runs.summarise, result, pictures))
         self._deliver()
 

@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.build.standing import Do
+from tilescout.search.build.standby import Do, NotReadyError
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.studies.journal_folder import SUFFIX, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import TRACKING_RUN
 from tilescout.search.tracking.standing.unlogged import clear, mark
-from tilescout.search.tracking.store import Opening, quiet_environment, quiet_mlflow
+from tilescout.search.tracking.store import Opening, importing, quiet_environment, quiet_mlflow
 from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 from tilescout.spaces.errors import StoreError, one_line
 
@@ -36,39 +37,77 @@ _HEAVY = (
 
 
 def ready_to_log() -> Do:
-    """Get ready to stand by as a process that logs."""
+    """Get ready to stand by as a process that logs.
+
+    Raises
+    ------
+    NotReadyError
+        If something can't be imported. Sessions then say what.
+    """
     os.nice(_NICENESS)
-    with quiet_environment():
-        for module in _HEAVY:
-            import_module(module)
+    try:
+        with quiet_environment(), importing():
+            for module in _HEAVY:
+                import_module(module)
+    except StoreError as error:
+        raise NotReadyError(str(error), partial(_refuse_what_is_asked, str(error))) from error
     return _log_what_is_asked
 
 
+def _refuse_what_is_asked(why: str, connection: Connection, request: Mapping[str, Any]) -> None:
+    _serve(connection, _Refusal(Path(request["place"]), why))
+
+
 def _log_what_is_asked(connection: Connection, request: Mapping[str, Any]) -> None:
-    root = Path(request["root"]) if request["root"] is not None else None
+    root, place = Path(request["root"]) if request["root"] is not None else None, Path(request["place"])
     with quiet_mlflow(), Opening(request["uri"]) as opening:
         opening.begin()
-        desk = _Desk(request["uri"], root, Path(request["place"]), opening)
-        pace = _PACE
-        while True:
-            if not connection.poll(pace if desk.open else None):
-                begun = time.monotonic()
-                desk.look()
-                pace = max(_PACE, 10 * (time.monotonic() - begun))
-                continue
-            try:
-                asked = json.loads(connection.recv_bytes())
-            except (OSError, EOFError):
-                return  # whoever searched is gone: a resumed search delivers the rest
-            if asked["what"] == "tell":
-                desk.tell(asked["study"], asked["indices"])
-                continue
-            try:
-                answer = desk.do(**asked)
-            except StoreError as error:
-                answer = {"error": str(error)}
-            with suppress(OSError):  # whoever asked has gone, and left this to go on alone
-                connection.send_bytes(json.dumps(answer).encode())
+        _serve(connection, _Desk(request["uri"], root, place, opening))
+
+
+def _serve(connection: Connection, desk: "_Desk | _Refusal") -> None:
+    """Do what is asked for over a connection, until it is closed."""
+    pace = _PACE
+    while True:
+        if not connection.poll(pace if desk.open else None):
+            begun = time.monotonic()
+            desk.look()
+            pace = max(_PACE, 10 * (time.monotonic() - begun))
+            continue
+        try:
+            asked = json.loads(connection.recv_bytes())
+        except (OSError, EOFError):
+            return  # whoever searched is gone: a resumed search delivers the rest
+        if asked["what"] == "tell":
+            desk.tell(asked["study"], asked["indices"])
+            continue
+        try:
+            answer = desk.do(**asked)
+        except StoreError as error:
+            answer = {"error": str(error)}
+        with suppress(OSError):  # whoever asked has gone, and left this to go on alone
+            connection.send_bytes(json.dumps(answer).encode())
+
+
+class _Refusal:
+    """Stands in for a desk where nothing can be logged, and says why to whatever is asked."""
+
+    open = False
+
+    def __init__(self, place: Path, why: str) -> None:
+        self._place, self._why = place, why
+
+    def do(self, what: str, study: str = "", left: bool = False, **about: Any) -> dict[str, Any]:
+        """Refuse it; where nobody waits for the answer, the mark beside the study says why."""
+        if left:
+            mark(self._place, study, self._why)
+        raise StoreError(self._why)
+
+    def tell(self, study: str, indices: Mapping[str, int]) -> None:
+        """Ignore it."""
+
+    def look(self) -> None:
+        """Log nothing."""
 
 
 class _Desk:
