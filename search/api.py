@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
@@ -18,7 +17,7 @@ from tilescout.search.studies.folders import STORE, artifacts, check_store, stud
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
-from tilescout.spaces.problems import P
+from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking import Opening
     from tilescout.search.tracking.result import TuneResult, load_study
     from tilescout.search.tracking.standing.logger import StandingLogger
+    from tilescout.search.tuning.progress import StudyProgress
     from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
     from tilescout.search.tuning.trackers import Tracker
 
@@ -196,17 +196,12 @@ def tune(
         engine.set_up(parsed)
         # The GPU is set up while what searches is imported: optuna, SciPy and MLflow's side take half a second.
         from tilescout.search.engines.complements import Complement
-        from tilescout.search.engines.evaluator import Evaluator
-        from tilescout.search.studies.answers import fastest
         from tilescout.search.tracking.result import TuneResult
-        from tilescout.search.tracking.standing.unlogged import unlogged
-        from tilescout.search.tuning.progress import StudyProgress, why_ended
-        from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
-        from tilescout.search.tuning.suite import SLICE, SuiteInterrupted, tune_suite
+        from tilescout.search.tuning.progress import StudyProgress
+        from tilescout.search.tuning.study import SearchInterrupted, TuneOptions
 
         if mlflow and storage is None:
-            for study, why in unlogged(studies(store)).items():
-                _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
+            _warn_of_unlogged(store)
         place, standing = studies(store, storage), template if live.compile.standby else None
         trackers = stack.enter_context(_Trackers(mlflow, store, place, standing))
         options = TuneOptions(
@@ -222,48 +217,112 @@ def tune(
             peers=peers,
         )
         by_name = isinstance(sampler, str | type | None)  # an object is of one search
-        beside = Complement(engine) if complement and by_name else None
+        both = complement and by_name and bool(Complement(engine))
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
-
-        @cache
-        def say_source() -> None:
-            _LOG.info("%s", engine.provenance.description)
-
-        def show(trial: "TrialRecord") -> None:
-            say_source()
-            if bar is not None:
-                bar(trial)
-            on_trial(trial)
-
-        def answer(results: "Sequence[StudyResult]") -> None:
-            if bar is not None:
-                bar.end(why_ended(results, budget))
-            for result in results:
-                on_result(TuneResult.of(result))
-
-        phase = bar.phase if bar is not None else lambda text: None
+        told = _Told(engine, budget, bar, on_trial, on_result)
         try:
-            if beside:
-                found = tune_suite(
-                    engine, [parsed], options, trackers.make, lambda _, trial: show(trial),
-                    lambda _, text: phase(text), answer, slice=budget.trials or SLICE,
-                )  # fmt: skip
-                return TuneResult.of(fastest(found))
-            with Evaluator(engine, parsed) as evaluator:
-                if not evaluator.measures_anew:
-                    _warn_of_hindsight(make_sampler(options.sampler, evaluator.space, seed, **options.settings))
-                return TuneResult.of(
-                    run_study(
-                        evaluator, options, trackers.make, show,
-                        on_result=lambda result: answer([result]), on_phase=phase,
-                    )
-                )  # fmt: skip
+            return TuneResult.of(_search(engine, parsed, options, trackers.make, told, both))
+        except SearchInterrupted as interrupted:
+            raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
+
+
+def _search(
+    engine: Engine,
+    problem: Problem,
+    options: "TuneOptions",
+    make_tracker: "Callable[[StudyInfo, str | None], Tracker]",
+    told: "_Told",
+    both: bool,
+) -> "StudyResult":
+    """The result of a search of one space, or the faster one of two that are searched at the same time.
+
+    Raises
+    ------
+    SearchInterrupted, SuiteInterrupted
+        On Ctrl-C; the latter if no search had begun.
+    """
+    from tilescout.search.engines.evaluator import Evaluator
+    from tilescout.search.studies.answers import fastest
+    from tilescout.search.tuning.study import SearchInterrupted, run_study
+    from tilescout.search.tuning.suite import SLICE, SuiteInterrupted, tune_suite
+
+    if both:
+        try:
+            found = tune_suite(
+                engine, [problem], options, make_tracker, lambda _, trial: told.trial(trial),
+                lambda _, text: told.phase(text), told.results, slice=options.budget.trials or SLICE,
+            )  # fmt: skip
         except SuiteInterrupted as interrupted:
             if not interrupted.results:
                 raise
-            raise SearchInterrupted(TuneResult.of(fastest(interrupted.results))) from interrupted
-        except SearchInterrupted as interrupted:
-            raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
+            raise SearchInterrupted(fastest(interrupted.results)) from interrupted
+        return fastest(found)
+    with Evaluator(engine, problem) as evaluator:
+        if not evaluator.measures_anew:
+            _warn_of_hindsight(make_sampler(options.sampler, evaluator.space, options.seed, **options.settings))
+        return run_study(
+            evaluator, options, make_tracker, told.trial,
+            on_result=lambda result: told.results([result]), on_phase=told.phase,
+        )  # fmt: skip
+
+
+class _Told:
+    """Whom `tune` tells of its search: its caller, and a live bar.
+
+    Parameters
+    ----------
+    engine
+        What measures; the log says so before the first trial is told.
+    budget
+        When the search stops.
+    bar
+        The bar; None for none.
+    on_trial, on_result
+        See `tune`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        budget: Budget,
+        bar: "StudyProgress | None",
+        on_trial: "Callable[[TrialRecord], None]",
+        on_result: "Callable[[TuneResult], None]",
+    ) -> None:
+        self._engine, self._budget, self._bar = engine, budget, bar
+        self._on_trial, self._on_result = on_trial, on_result
+        self._source_said = False
+
+    def trial(self, trial: "TrialRecord") -> None:
+        """Tell of a trial."""
+        if not self._source_said:
+            self._source_said = True
+            _LOG.info("%s", self._engine.provenance.description)
+        if self._bar is not None:
+            self._bar(trial)
+        self._on_trial(trial)
+
+    def phase(self, text: str) -> None:
+        """Tell what is done from now on."""
+        if self._bar is not None:
+            self._bar.phase(text)
+
+    def results(self, results: "Sequence[StudyResult]") -> None:
+        """Tell of the results of all studies."""
+        from tilescout.search.tracking.result import TuneResult
+        from tilescout.search.tuning.progress import why_ended
+
+        if self._bar is not None:
+            self._bar.end(why_ended(results, self._budget))
+        for result in results:
+            self._on_result(TuneResult.of(result))
+
+
+def _warn_of_unlogged(store: Path) -> None:
+    from tilescout.search.tracking.standing.unlogged import unlogged
+
+    for study, why in unlogged(studies(store)).items():
+        _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
 
 
 def _warn_of_hindsight(sampler: "SpaceSampler") -> None:
