@@ -14,6 +14,7 @@ from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, is_matplotlib, write_whole
 
 _SUFFIX = ".png"
+_NAMED = 24  # problems that a plot names; its legend would leave no room for the axes with 44
 
 Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
 """Samples and their predictions, by the name of the plot."""
@@ -62,11 +63,12 @@ def draw_predictions(name: str, predicted: Sequence[tuple[Sample, Prediction]], 
     times.axline((1, 1), (2, 2), color="black", linewidth=0.5)
     times.set_xlabel("measured / fastest measured")
     times.set_ylabel("predicted / fastest measured")
-    times.legend(markerscale=4, fontsize="x-small")
+    if len(predicted) <= _NAMED:
+        times.legend(markerscale=4, fontsize="x-small")
     calibration.axline((0, 0), slope=1, color="black", linewidth=0.5)
     calibration.set_xlabel("share of times that the interval promises")
     calibration.set_ylabel("share found inside")
-    figure.suptitle(name)
+    figure.suptitle(name if len(predicted) <= _NAMED else f"{name} ({len(predicted)})")
     path = folder / f"{name.replace(', ', '-').replace(' ', '-')}{_SUFFIX}"
     check_replaceable(path, "a plot", is_matplotlib, StoreError)
     write_whole(path, to_png(figure))
