@@ -9,6 +9,7 @@ generated code is given the same memory again and again.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import LoadedKernel
@@ -70,103 +71,49 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     BundleError
         If the bundle that they are in was not loaded in this process.
     """
-    import torch
-
     borrow_storage = torch_hooks.BORROW_STORAGE.find()
     family = find_family(name)
-    kind = device_type(family.arch)
-    device = torch.device(kind) if index is None else torch.device(kind, index)
-    lookup, step = family.lookup(device), family.step  # now: nothing may be loaded while a graph is captured
-    ends, entries = lookup.ends, lookup.entries
-    always = None if rows is None else family.find(device, rows)
-    started, starts = None if rows is None else _start(always), _starts(lookup, step) if rows is None else []
-    along, row = 0 if flat else 1, family.problem.batch * family.problem.k
-    kept: tuple[int, Any] = 0, None  # the address of B, and B
+    served = _served(family, rows, index)
     _bound[name, rows] += 1
+    matrices = _matrices(family, borrow_storage) if flat else None
+    others = _others(served, matrices)
+    run = _on_kept_b(served, others, borrow_storage, matrices)
+    return run if matrices is None else _on_kept_views(served, run, others, borrow_storage, matrices)
 
-    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        nonlocal kept
-        try:  # to ask for the shape takes three times as long as for the number of elements
-            entry, clusters, scratch = started or starts[a.numel() // row]
-        except IndexError:
-            entry, clusters, scratch = _NOT_OURS
-        at = b.data_ptr()
-        address, view = kept  # at once: another thread may put others there
-        if entry is None or address != at or a.data_ptr() % ALIGNMENT:
-            if entry is None or (a.data_ptr() | at) % ALIGNMENT:
-                run_others(a, b, *epilogue, out=out)
-                return
-            view = _as_ffi(_borrow(b, family.b_shape, family.b_strides, borrow_storage))
-            kept = at, view
-        if flat:
-            a, out = batched(a, out)
-        # In the order of Workload.arguments. A star in a call takes a tenth of a microsecond, even of nothing.
-        if scratch is not None:
-            entry(a, view, *epilogue, out, clusters, *scratch(b))
-        elif epilogue:
-            entry(a, view, *epilogue, out, clusters)
-        else:
-            entry(a, view, out, clusters)
 
-    def run_others(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[along]) % step else None)
-        if flat and kernel is None:
-            library(a, b, *epilogue, out=out)
-            return
-        if flat:
-            a, out = batched(a, out)
-        if isinstance(kernel, LoadedAlgorithm) and kernel.takes((a, b, *epilogue), out):
-            kernel.start((a, b, *epilogue), out)
-            return
-        # A view anew in each call, of nothing that is kept: tensors that are not aligned are rare.
-        whole = b.as_strided(family.b_shape, family.b_strides)
-        if isinstance(kernel, LoadedKernel) and not (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
-            kernel((a, whole, *epilogue), out)
-        else:
-            LIBRARY.run_library(family.problem, (a, whole, *epilogue), out)
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """The kernels that serve the m of one call in generated code.
 
-    if not flat:
-        return run
-    library, reinterpret = _flat_library(family, borrow_storage), torch_hooks.REINTERPRET.find()
-    n, k, along_m = family.problem.n, family.problem.k, family.problem.layout[0] == "m"
+    Attributes
+    ----------
+    family
+        The decisions that they are of.
+    lookup
+        The kernel of each m.
+    always
+        The kernel of the only m that the call has; None for the library, or where the call has any m.
+    started
+        The parts that start it; None where the call has any m.
+    starts
+        The parts that start the kernel of each m, where the call has any.
+    """
 
-    def batched(a: "torch.Tensor", out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-        m = a.shape[0]
-        whole = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
-        return whole, reinterpret(out, (1, m, n), (m * n, n, 1), 0)
+    family: Family
+    lookup: Lookup[Loaded]
+    always: Loaded | None
+    started: _Start | None
+    starts: Sequence[_Start]
 
-    stays: tuple[tuple[int, ...], Any] = (), None  # where A, B and D are, and A's size; what runs on views of these
 
-    def run_matrices(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        nonlocal stays
-        places = a.data_ptr(), b.data_ptr(), out.data_ptr(), a.numel()
-        before, known = stays  # at once, too
-        if places != before:  # views are worth making of what comes twice
-            stays = places, None
-            run(a, b, *epilogue, out=out)
-            return
-        if known is None:
-            known = views(a, b, out)
-            stays = places, known
-        entry, first, whole, last, clusters = known
-        if entry is None:
-            first(a, b, *epilogue, out=out)
-        elif epilogue:
-            entry(first, whole, *epilogue, last, clusters)
-        else:
-            entry(first, whole, last, clusters)
-
-    def views(a: "torch.Tensor", b: "torch.Tensor", out: "torch.Tensor") -> tuple[Any, ...]:
-        """A kernel, what it takes, and its clusters; None and another function where it can't run on views."""
-        size = a.numel() // row
-        entry, clusters, scratch = starts[size] if size < len(starts) else _NOT_OURS
-        if entry is None or scratch is not None or (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
-            return None, run_others if entry is None else run, None, None, 0
-        first, last = (_as_ffi(_borrow(each, each.shape, each.stride(), borrow_storage)) for each in batched(a, out))
-        # A tensor of torch among them tells TVM FFI the stream.
-        return entry, first, _borrow(b, family.b_shape, family.b_strides, borrow_storage), last, clusters
-
-    return run_matrices
+def _served(family: Family, rows: int | None, index: int | None) -> _Served:
+    """The kernels of a call, loaded now: nothing may be while a graph is captured; see `bind`."""
+    device = _device(family.arch, index)
+    lookup = family.lookup(device)
+    if rows is None:
+        return _Served(family, lookup, None, None, _starts(lookup, family.step))
+    always = family.find(device, rows)
+    return _Served(family, lookup, always, _start(always), [])
 
 
 def _start(kernel: Loaded | None) -> _Start:
@@ -184,6 +131,147 @@ def _starts(lookup: Lookup[Loaded], step: int) -> list[_Start]:
     starts = [_start(each) for each in lookup.entries]
     sizes = range(min(lookup.ends[-1] + 1, _LISTED) if lookup.ends else 0)
     return [_NOT_OURS if m % step else starts[bisect_left(lookup.ends, m)] for m in sizes]
+
+
+@dataclass(frozen=True, eq=False)
+class _Matrices:
+    """The parts of a call on matrices: A [m, k] and D [m, n], without the dimension of the batch.
+
+    Attributes
+    ----------
+    batched
+        Makes views of A and D that have it.
+    library
+        Runs the library's kernel, which takes them as they are.
+    """
+
+    batched: "Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]"
+    library: Callable[..., None]
+
+
+def _matrices(family: Family, borrow_storage: Callable[..., Any]) -> _Matrices:
+    reinterpret = torch_hooks.REINTERPRET.find()
+    n, k, along_m = family.problem.n, family.problem.k, family.problem.layout[0] == "m"
+
+    def batched(a: "torch.Tensor", out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+        m = a.shape[0]
+        whole = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
+        return whole, reinterpret(out, (1, m, n), (m * n, n, 1), 0)
+
+    return _Matrices(batched, _flat_library(family, borrow_storage))
+
+
+def _on_kept_b(
+    served: _Served, others: Callable[..., None], borrow_storage: Callable[..., Any], matrices: _Matrices | None
+) -> Callable[..., None]:
+    """The function that starts our kernels, on a view of B that is kept while B is at the same address.
+
+    What is not ours, and tensors that our kernels can't take, it leaves to `others`.
+    """
+    family, started, starts = served.family, served.started, served.starts
+    row = family.problem.batch * family.problem.k
+    batched = matrices.batched if matrices is not None else None
+    kept: tuple[int, Any] = 0, None  # the address of B, and B
+
+    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        nonlocal kept
+        try:  # to ask for the shape takes three times as long as for the number of elements
+            entry, clusters, scratch = started or starts[a.numel() // row]
+        except IndexError:
+            entry, clusters, scratch = _NOT_OURS
+        at = b.data_ptr()
+        address, view = kept  # at once: another thread may put others there
+        if entry is None or address != at or a.data_ptr() % ALIGNMENT:
+            if entry is None or (a.data_ptr() | at) % ALIGNMENT:
+                others(a, b, *epilogue, out=out)
+                return
+            view = _as_ffi(_borrow_b(b, family, borrow_storage))
+            kept = at, view
+        if batched is not None:
+            a, out = batched(a, out)
+        # In the order of Workload.arguments. A star in a call takes a tenth of a microsecond, even of nothing.
+        if scratch is not None:
+            entry(a, view, *epilogue, out, clusters, *scratch(b))
+        elif epilogue:
+            entry(a, view, *epilogue, out, clusters)
+        else:
+            entry(a, view, out, clusters)
+
+    return run
+
+
+def _others(served: _Served, matrices: _Matrices | None) -> Callable[..., None]:
+    """The function that runs the library, its algorithms, and our kernels on a B for which no view is kept."""
+    family, always, step = served.family, served.always, served.family.step
+    ends, entries, along = served.lookup.ends, served.lookup.entries, 1 if matrices is None else 0
+
+    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[along]) % step else None)
+        if matrices is not None:
+            if kernel is None:
+                matrices.library(a, b, *epilogue, out=out)
+                return
+            a, out = matrices.batched(a, out)
+        if isinstance(kernel, LoadedAlgorithm) and kernel.takes((a, b, *epilogue), out):
+            kernel.start((a, b, *epilogue), out)
+            return
+        # A view anew in each call, of nothing that is kept: tensors that are not aligned are rare.
+        whole = b.as_strided(family.b_shape, family.b_strides)
+        if isinstance(kernel, LoadedKernel) and not (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            kernel((a, whole, *epilogue), out)
+        else:
+            LIBRARY.run_library(family.problem, (a, whole, *epilogue), out)
+
+    return run
+
+
+def _on_kept_views(
+    served: _Served,
+    anew: Callable[..., None],
+    others: Callable[..., None],
+    borrow_storage: Callable[..., Any],
+    matrices: _Matrices,
+) -> Callable[..., None]:
+    """The function that starts our kernels, on views that are kept while A, B and D are where they are.
+
+    What comes for the first time, and kernels that need memory of their own, it leaves to `anew`, which `_on_kept_b`
+    made, and what is not ours to `others`.
+    """
+    family, starts, row = served.family, served.starts, served.family.problem.k
+    stays: tuple[tuple[int, ...], Any] = (), None  # where A, B and D are, and A's size; what runs on views of these
+
+    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        nonlocal stays
+        places = a.data_ptr(), b.data_ptr(), out.data_ptr(), a.numel()
+        before, known = stays  # at once, too
+        if places != before:  # views are worth making of what comes twice
+            stays = places, None
+            anew(a, b, *epilogue, out=out)
+            return
+        if known is None:
+            known = views(a, b, out)
+            stays = places, known
+        entry, first, whole, last, clusters = known
+        if entry is None:
+            first(a, b, *epilogue, out=out)
+        elif epilogue:
+            entry(first, whole, *epilogue, last, clusters)
+        else:
+            entry(first, whole, last, clusters)
+
+    def views(a: "torch.Tensor", b: "torch.Tensor", out: "torch.Tensor") -> tuple[Any, ...]:
+        """A kernel, what it takes, and its clusters; None and another function where it can't run on views."""
+        size = a.numel() // row
+        entry, clusters, scratch = starts[size] if size < len(starts) else _NOT_OURS
+        if entry is None or scratch is not None or (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            return None, others if entry is None else anew, None, None, 0
+        first, last = (
+            _as_ffi(_borrow(each, each.shape, each.stride(), borrow_storage)) for each in matrices.batched(a, out)
+        )
+        # A tensor of torch among them tells TVM FFI the stream.
+        return entry, first, _borrow_b(b, family, borrow_storage), last, clusters
+
+    return run
 
 
 def bind_together(names: str, rows: int, index: int | None) -> Callable[..., None]:
@@ -321,10 +409,14 @@ def bind_any_tokens(name: str, index: int | None) -> "Callable[..., torch.Tensor
 
 def _lookup(family: GroupedFamily, index: int | None) -> Lookup[Loaded]:
     """The kernels of all ranges on a device, loaded now: nothing may be while a graph is captured."""
+    return family.lookup(_device(family.arch, index))
+
+
+def _device(arch: str, index: int | None) -> "torch.device":
     import torch
 
-    kind = device_type(family.arch)
-    return family.lookup(torch.device(kind) if index is None else torch.device(kind, index))
+    kind = device_type(arch)
+    return torch.device(kind) if index is None else torch.device(kind, index)
 
 
 def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callable[..., None]:
@@ -343,7 +435,7 @@ def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callabl
         at = b.data_ptr()
         address, view = kept
         if address != at:
-            view = _borrow(b, family.b_shape, family.b_strides, borrow_storage)[0].t()
+            view = _borrow_b(b, family, borrow_storage)[0].t()
             kept = at, view
         return view
 
@@ -371,6 +463,10 @@ def _as_ffi(tensor: "torch.Tensor") -> Any:
     import tvm_ffi
 
     return tvm_ffi.from_dlpack(tensor)
+
+
+def _borrow_b(b: "torch.Tensor", family: Family, borrow_storage: Callable[..., Any]) -> "torch.Tensor":
+    return _borrow(b, family.b_shape, family.b_strides, borrow_storage)
 
 
 def _borrow(
