@@ -222,7 +222,7 @@ def test_bundles(folder: Path, record: Any) -> None:
 
 DISPATCHER = {
     "kind": "tilescout dispatcher", "format": 1, "problem": "1x4096x4096:bf16", "space": "gemm_sm90", "space_hash": "h",
-    "device": "h200", "measured_by": "H200", "most_rows": 128, "kernels": [dict(SPACE[0])],
+    "device": "h200", "measured_by": "H200", "most_rows": 128, "kernels": [dict(SPACE[0]), dict(SPACE[1])],
     "versions": {"torch": "2.11"}, "bound": None, "counts": [{"kernels": 1, "mean": 0.1, "worst": 0.2}],
     "ranges": [{"low": 1, "high": 64, "kernel": 0, "proven": True}, {"low": 65, "high": 128, "kernel": None}],
     "points": [

@@ -11,7 +11,15 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
-from tilescout.search.dispatch.glances import Looked, beside, corrected, fine_sizes, glanced_sizes, short_first, spread
+from tilescout.search.dispatch.glances import (
+    Looked,
+    corrected,
+    corrected_points,
+    fine_sizes,
+    glanced_sizes,
+    short_first,
+    spread,
+)
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
@@ -26,7 +34,7 @@ from tilescout.search.dispatch.plan import (
     unseen_size,
     worth_timing,
 )
-from tilescout.search.dispatch.points import Point, Source
+from tilescout.search.dispatch.points import Known, Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steady_times, times_of
 from tilescout.search.engines.engine import CannotMeasureError
@@ -127,99 +135,16 @@ def measure_dispatcher(
     SpaceError
         If the template does not say how its kernels divide the work.
     """
-    started = time.monotonic()
-    kernels, seconds = source.kernels, options.seconds
-    grid = Grid.of(kernels, options.most_rows)
-    points: dict[int, Point] = {}
-    anywhere = source.sizes is None
-
-    def until(share: float) -> float:
-        return math.inf if seconds is None else started + share * seconds
-
-    def over(share: float) -> bool:
-        return time.monotonic() > until(share)
-
-    def keep(found: Point) -> None:
-        points[found.m] = points[found.m].joined(found) if found.m in points else found
-        watch(found)
-
-    def measure(m: int, numbers: Sequence[int], race: bool = False) -> None:
-        keep(source.at(m, numbers, race))
-
-    for first in _explored(options, grid.corners(), source.sizes):
-        if len(points) >= 2 and over(options.exploring):
-            break
-        measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
-    looked = _glanced(source, grid, points, options)
-    choices = _chosen(looked, points, options, until)
-    kept = choices[-1].kernels
-    told = len(kept), len(kernels), len(points), len(looked.found)
-    _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
-
-    def told_of(kept: Sequence[int]) -> tuple[dict[int, Point], dict[int, Point]]:
-        """The points of some kernels, and glances at them, corrected by what is known of all."""
-        return _only(points, kept), _only(corrected(looked.found, points), kept)
-
-    def planned() -> tuple[Times, list[Stretch], Integers]:
-        return _planned(grid.take(kept), *told_of(kept), options)
-
-    def check(m: int, numbers: Sequence[int]) -> None:
-        """Race the fastest of some kernels at m; where a source has no glances, measure all of them."""
-        try:
-            checked = source.check(m, numbers)
-        except CannotMeasureError as error:
-            _LOG.warning("no race at %d rows: %s", m, one_line(error))
-            checked = None
-        if checked is None:
-            measure(m, numbers, race=True)
-            return
-        glance, found = checked
-        looked.add(glance)
-        keep(found)
-
-    def race_until(share: float) -> None:
-        """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest.
-
-        A race of others, from before these were chosen, tells nothing of them: its range has another, if that can be.
-        """
-        nonlocal kept
-        tried: set[int] = set()
-        while not over(share):
-            kept = _right(kept, points)
-            times, found, choice = planned()
-            told = {m: point.ratios for m, point in _only(points, kept).items()}
-            timed = {m for m in points if (told[m] if anywhere else _is_timed(points[m], kept, int(choice[m - 1])))}
-            timed |= tried
-            timed |= {min(points), max(points)}
-            m = unseen_size(found, timed) if anywhere else None
-            if m is None:
-                m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
-            m = unseen_size(found, timed, source.sizes) if m is None else m
-            if m is None:
-                break
-            tried.add(m)
-            check(m, [kept[number] for number in worth_timing(times, m)])
-
-    if anywhere:  # races correct the glances at all candidates: others may be worth keeping by them
-        race_until(options.racing)
-        choices = _choices(looked, points, options, until(options.racing + options.again / 2))
-        kept = choices[-1].kernels
-        looked.glance(kept, fine_sizes(options.most_rows), until(options.looking), _CLOSE)
-    race_until(1 - options.proving)
-    proven: set[tuple[int, int]] = set()
-    while not over(1.0):
-        kept = _right(kept, points)
-        _, _, choice = planned()
-        left = [each for each in _serving(points, kept, choice) if each not in proven]
-        if not left:
-            break
-        for m, number in left:
-            if not over(1.0):
-                proven.add((m, number))
-                check(m, [number])
-    kept = _right(kept, points)
-    made = _settled(kernels.take(kept), grid.take(kept), *told_of(kept), choices, options)
-    return replace(made, space=kernels.templates[0].name, measured_by=measured_by, versions=dict(versions))
+    builder = _Builder(source, options, watch)
+    builder.explore()
+    builder.choose()
+    if builder.anywhere:  # races correct the glances at all candidates: others may be worth keeping by them
+        builder.race(options.racing)
+        builder.choose_again()
+    builder.race(1 - options.proving)
+    builder.prove()
+    space = source.kernels.templates[0].name
+    return replace(builder.settled(), space=space, measured_by=measured_by, versions=dict(versions))
 
 
 def predict_dispatcher(kernels: Kernels, models: Models, options: DispatchOptions, source: str) -> Dispatcher:
@@ -254,7 +179,7 @@ def predict_dispatcher(kernels: Kernels, models: Models, options: DispatchOption
         points[m] = Point(
             m, float(np.exp(best)), slower={int(row): float(np.exp(logs[row, at] - best)) for row in known}
         )
-    times = _without(times_of(grid, points), [len(kernels)])  # nothing is known of the library
+    times = _without(times_of(grid, Known.of(points, len(kernels))), [len(kernels)])  # nothing is known of the library
     choices = choose_kernels(times, options.kernels, options.enough)
     kept = choices[-1].kernels
     found = stretches(times.take(kept), options.tolerance)
@@ -272,8 +197,10 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
     kernels
         Its kernels.
     """
-    points, glances = ({each.m: each for each in held} for held in (dispatcher.points, dispatcher.glances))
-    times = steady_times(Grid.of(kernels, dispatcher.most_rows), beside(glances, points))
+    points, glances = (
+        Known.of({each.m: each for each in held}, len(kernels)) for held in (dispatcher.points, dispatcher.glances)
+    )
+    times = steady_times(Grid.of(kernels, dispatcher.most_rows), points.beside(glances))
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -299,33 +226,178 @@ def _candidates(
     return promising(mine, models, options.most_rows, count)
 
 
-def _glanced(source: Source, grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> Looked:
-    """Glances to be, and what they will tell of the m that they are at and of those by which kernels are chosen."""
-    counted = grid.sizes[thinned(grid.sizes)]  # all m would take a hundred times as long
-    sizes = {*glanced_sizes(options.most_rows), *fine_sizes(options.most_rows), *points, *counted.tolist()}
-    return Looked(source, grid.at(np.array(sorted(sizes))), points)
+class _Builder:
+    """Builds a dispatcher step by step: what was measured so far, which kernels are kept by it, and what is next.
 
-
-def _chosen(
-    looked: Looked, points: Mapping[int, Point], options: DispatchOptions, until: Callable[[float], float]
-) -> list[Kept]:
-    """The kernels to keep, by glances at all candidates; those that may be kept, and are, are glanced at once more."""
-    sizes, share = glanced_sizes(options.most_rows), options.exploring + options.glancing
-    looked.glance(_right(range(looked.count), points), sizes, until(share))
-    listed = _right(shortlist(looked.times(), _LISTED * options.kernels), points)
-    looked.glance(listed, sizes, until(share + options.again / 2))
-    return _choices(looked, points, options, until(share + options.again))
-
-
-def _choices(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, end: float) -> list[Kept]:
-    """The kernels to keep, by glances at all candidates as races have corrected them; those are glanced at, too.
-
-    Glances at short launches come first: few rows have the largest cliffs of the library's, and they cost little.
+    Parameters
+    ----------
+    source, options, watch
+        As of `measure_dispatcher`.
     """
-    times = looked.times()
-    choices = choose_kernels(_without(times, _failed(points)), options.kernels, options.enough)
-    looked.glance(choices[-1].kernels, short_first(glanced_sizes(options.most_rows), times), end)
-    return choices
+
+    def __init__(self, source: Source, options: DispatchOptions, watch: Watch) -> None:
+        self._started = time.monotonic()
+        self._source, self._options, self._watch = source, options, watch
+        self._grid = Grid.of(source.kernels, options.most_rows)
+        self._points: dict[int, Point] = {}
+        most = options.most_rows
+        sizes = {*glanced_sizes(most), *fine_sizes(most), *self._grid.sizes[thinned(self._grid.sizes)].tolist()}
+        self._looked = Looked(source, self._grid, sizes, self._points)
+        self._choices: list[Kept] = []
+        self._kept: tuple[int, ...] = ()
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether any m can be measured, and glanced at."""
+        return self._source.sizes is None
+
+    def explore(self) -> None:
+        """Time all candidates at a few m, and race the fastest of them there."""
+        candidates = list(range(len(self._source.kernels)))
+        for m in _explored(self._options, self._grid.corners(), self._source.sizes):
+            if len(self._points) >= 2 and self._over(self._options.exploring):
+                break
+            self._measure(m, _worth_exploring(self._grid, self._points, m) if self._points else candidates)
+
+    def choose(self) -> None:
+        """Choose the kernels to keep, by glances at all candidates; those that may be kept are glanced at once more."""
+        options, looked = self._options, self._looked
+        sizes, share = glanced_sizes(options.most_rows), options.exploring + options.glancing
+        looked.glance(_right(range(looked.count), self._points), sizes, self._until(share))
+        listed = _right(shortlist(looked.times(), _LISTED * options.kernels), self._points)
+        looked.glance(listed, sizes, self._until(share + options.again / 2))
+        self._keep_best(self._until(share + options.again))
+        told = len(self._kept), looked.count, len(self._points), len(looked.found)
+        _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
+
+    def choose_again(self) -> None:
+        """Choose once more, by what races told of glances, and glance closely at the kernels that are kept."""
+        options = self._options
+        self._keep_best(self._until(options.racing + options.again / 2))
+        self._looked.glance(self._kept, fine_sizes(options.most_rows), self._until(options.looking), _CLOSE)
+
+    def race(self, share: float) -> None:
+        """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest.
+
+        A race of others, from before these were chosen, tells nothing of them: its range has another, if that can be.
+
+        Parameters
+        ----------
+        share
+            Of the time, at which it ends.
+        """
+        tried: set[int] = set()
+        while not self._over(share):
+            self._kept = _right(self._kept, self._points)
+            times, found, choice = self._planned()
+            m = self._next_race(times, found, choice, tried)
+            if m is None:
+                break
+            tried.add(m)
+            self._check(m, [self._kept[number] for number in worth_timing(times, m)])
+
+    def prove(self) -> None:
+        """Race each kernel against the library alone at the m that it is to serve, until the time is over."""
+        proven: set[tuple[int, int]] = set()
+        while not self._over(1.0):
+            self._kept = _right(self._kept, self._points)
+            _, _, choice = self._planned()
+            left = [each for each in _serving(self._points, self._kept, choice) if each not in proven]
+            if not left:
+                break
+            for m, number in left:
+                if not self._over(1.0):
+                    proven.add((m, number))
+                    self._check(m, [number])
+
+    def settled(self) -> Dispatcher:
+        """The dispatcher of what was measured, with the kernels that serve anything alone."""
+        kept = self._kept = _right(self._kept, self._points)
+        planned = self._planned()
+        times, found, choice = steady_times(self._grid.take(kept), self._known(False)), *planned[1:]
+        served = times.regret[choice, np.arange(len(times.sizes))]
+        serving, options = used(found), self._options
+        glances = tuple(self._looked.found.values())
+        points = [self._points[m] for m in sorted(self._points)]
+        told = corrected_points(glances, points, self._looked.count)
+        rows = [kept[number] for number in serving]
+        return replace(
+            _dispatcher(self._source.kernels.take(kept), found, self._choices, options),
+            points=tuple(point.only(rows) for point in points),
+            glances=tuple(glance.only(rows) for glance in told),
+            regret=Regrets.of(served, times.sizes),
+            bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
+        )
+
+    def _until(self, share: float) -> float:
+        """When a share of the time is over."""
+        seconds = self._options.seconds
+        return math.inf if seconds is None else self._started + share * seconds
+
+    def _over(self, share: float) -> bool:
+        return time.monotonic() > self._until(share)
+
+    def _keep(self, found: Point) -> None:
+        before = self._points.get(found.m)
+        self._points[found.m] = found if before is None else before.joined(found)
+        self._watch(found)
+
+    def _measure(self, m: int, numbers: Sequence[int]) -> None:
+        self._keep(self._source.at(m, numbers, race=True))
+
+    def _check(self, m: int, numbers: Sequence[int]) -> None:
+        """Race the fastest of some kernels at m; where a source has no glances, measure all of them."""
+        try:
+            checked = self._source.check(m, numbers)
+        except CannotMeasureError as error:
+            _LOG.warning("no race at %d rows: %s", m, one_line(error))
+            checked = None
+        if checked is None:
+            self._measure(m, numbers)
+            return
+        glance, found = checked
+        self._looked.add(glance)
+        self._keep(found)
+
+    def _keep_best(self, end: float) -> None:
+        """Keep the kernels that glances at all candidates, as races have corrected them, tell to be the best.
+
+        Those are glanced at until `end`, too, short launches first: few rows have the largest cliffs of the library's,
+        and they cost little.
+        """
+        options, times = self._options, self._looked.times()
+        self._choices = choose_kernels(_without(times, _failed(self._points)), options.kernels, options.enough)
+        self._kept = self._choices[-1].kernels
+        self._looked.glance(self._kept, short_first(glanced_sizes(options.most_rows), times), end)
+
+    def _known(self, promised: bool) -> Known:
+        """All that is known of the kernels that are kept; see `Known.of`."""
+        points = Known.of(self._points, self._looked.count)
+        glances = corrected(self._looked.known, points).take(self._kept)
+        if promised:
+            points = Known.of(self._points, self._looked.count, promised=True)
+        return points.take(self._kept).beside(glances)
+
+    def _planned(self) -> tuple[Times, list[Stretch], Integers]:
+        """The times at every m that the kernels are proven to have, the ranges by these, and which serves each."""
+        options = self._options
+        times = steady_times(self._grid.take(self._kept), self._known(True))
+        found = stretches(times, options.tolerance, options.caution)
+        return times, found, choice_of(found, len(self._kept), times.sizes)
+
+    def _next_race(self, times: Times, found: Sequence[Stretch], choice: Integers, tried: Set[int]) -> int | None:
+        """The m to race at next; None if none is left that is worth it."""
+        points, kept, allowed = self._points, self._kept, self._source.sizes
+        if self.anywhere:
+            timed = {m for m, point in points.items() if point.ratios.keys() & {*kept}}
+        else:
+            timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
+        timed |= {*tried, min(points), max(points)}
+        m = unseen_size(found, timed) if self.anywhere else None
+        if m is None:
+            known = timed | self._looked.found.keys()
+            m = next_size(times, choice, known, self._options.enough, allowed, self._options.caution)
+        return unseen_size(found, timed, allowed) if m is None else m
 
 
 def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] | None) -> list[int]:
@@ -349,26 +421,12 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
 
     All that are legal are, until both ends are known. Of one that was never timed nothing is expected.
     """
-    expected = steady_times(grid, points).mean[:-1, m - 1]
+    expected = steady_times(grid, Known.of(points, len(grid.legal))).mean[:-1, m - 1]
     ordered = [int(row) for row in np.argsort(expected, kind="stable")]
     if not min(points) <= m <= max(points):
         return ordered
     far = expected.min() + np.log1p(_FAR)
     return [row for row in ordered if not (far < expected[row] < np.inf)]
-
-
-def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
-    """Points with the kernels that are kept alone, by their new numbers."""
-    return {m: point.only(kept) for m, point in points.items()}
-
-
-def _planned(
-    grid: Grid, points: Mapping[int, Point], glances: Mapping[int, Point], options: DispatchOptions
-) -> tuple[Times, list[Stretch], Integers]:
-    """The times at every m that the kernels are proven to have, the ranges by these, and which of them serves each."""
-    times = steady_times(grid, {m: point.promised for m, point in beside(glances, points).items()})
-    found = stretches(times, options.tolerance, options.caution)
-    return times, found, choice_of(found, len(grid.legal), times.sizes)
 
 
 def _serving(points: Mapping[int, Point], kept: Sequence[int], choice: Integers) -> list[tuple[int, int]]:
@@ -400,28 +458,6 @@ def _without(times: Times, rows: Iterable[int]) -> Times:
     for each in (mean, low, high):
         each[list(rows)] = np.inf
     return Times(times.sizes, mean, low, high)
-
-
-def _settled(
-    kernels: Kernels,
-    grid: Grid,
-    points: Mapping[int, Point],
-    glances: Mapping[int, Point],
-    choices: Sequence[Kept],
-    options: DispatchOptions,
-) -> Dispatcher:
-    """The dispatcher of what was measured, with the kernels that serve anything alone."""
-    _, found, choice = _planned(grid, points, glances, options)
-    times = steady_times(grid, beside(glances, points))
-    served = times.regret[choice, np.arange(len(times.sizes))]
-    made = _dispatcher(kernels, found, choices, options)
-    return replace(
-        made,
-        points=tuple(points[m].only(used(found)) for m in sorted(points)),
-        glances=tuple(glances[m].only(used(found)) for m in sorted(glances)),
-        regret=Regrets.of(served, times.sizes),
-        bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
-    )
 
 
 def _dispatcher(

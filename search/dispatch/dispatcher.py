@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.dispatch.glances import corrected
+from tilescout.search.dispatch.glances import corrected_points
 from tilescout.search.dispatch.plan import Regrets, Stretch
-from tilescout.search.dispatch.points import Point, check_order, check_points
+from tilescout.search.dispatch.points import Point, check_numbers, check_order, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
@@ -162,10 +162,6 @@ class Dispatcher:
         if record["format"] != _UNSEALED and record.get("digest") != digest_of(content):
             raise ValueError("it is not what was written: its digest is wrong")
         space, alone = str(record["space"]), record["format"] <= _ALONE
-        points = [Point.from_dict(point) for point in record["points"]]
-        glances = [Point.from_dict(point) for point in record.get("glances", ())]
-        if alone:  # what they told was kept as it came
-            glances = list(corrected({each.m: each for each in glances}, {each.m: each for each in points}).values())
         hashes = {space: record["space_hash"]} if alone else record["hashes"]
         made = cls(
             problem=GemmProblem.parse(record["problem"]),
@@ -178,14 +174,16 @@ class Dispatcher:
             spaces=(space,) * len(record["kernels"]) if alone else tuple(map(str, record["spaces"])),
             stretches=tuple(Stretch(each["low"], each["high"], each["kernel"]) for each in record["ranges"]),
             versions={str(name): str(version) for name, version in record["versions"].items()},
-            points=tuple(points),
-            glances=tuple(glances),
+            points=tuple(Point.from_dict(point) for point in record["points"]),
+            glances=tuple(Point.from_dict(point) for point in record.get("glances", ())),
             regret=None if record["regret"] is None else Regrets(**record["regret"]),
             bound=None if record["bound"] is None else Regrets(**record["bound"]),
             counts=tuple(Count(**count) for count in record["counts"]),
         )
         check_types(made)
         made.check()
+        if alone:  # what glances told was kept as it came
+            return replace(made, glances=corrected_points(made.glances, made.points, len(made.kernels)))
         return made
 
     def check(self) -> None:
@@ -214,6 +212,7 @@ class Dispatcher:
         if len(self.kernels) > MOST_KERNELS or self.most_rows > LARGEST_M:
             raise ValueError(f"it has more than {MOST_KERNELS} kernels, or {LARGEST_M} rows")
         check_order(self.glances)
+        check_numbers((*self.points, *self.glances), len(self.kernels), self.most_rows)
         if self.device in DEVICES:
             check_points(self.points, self.problem, DEVICES[self.device])
 

@@ -8,13 +8,14 @@ tells.
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.plan import as_they_count
-from tilescout.search.dispatch.points import Point, Source
+from tilescout.search.dispatch.points import Known, Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import EIGHTH, Times, steady_times
 from tilescout.search.engines.engine import CannotMeasureError
@@ -26,12 +27,12 @@ _LOG = logging.getLogger(__name__)
 
 _CELLS = ((2048, 8), (8192, 64))  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
 _WIDEST = 128
-_NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at there
+_NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at, and corrects none
+_MOST_OFF = 0.25  # log: a glance is not further off
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
 _TOGETHER = 240  # kernels that are glanced at, at one m after the other, without a pause: that takes up to a second
 _FINE = 32  # rows of a cell for the kernels that are kept
-_MOST_OFF = 0.25  # log: a glance is not further off
 
 
 def glanced_sizes(most_rows: int) -> list[int]:
@@ -92,8 +93,8 @@ def _van_der_corput(at: int) -> float:
     return int(f"{at:016b}"[::-1], 2) / 2**16
 
 
-def corrected(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
-    """Glances whose ratios are as those in a sandwich.
+def corrected(glances: Known, points: Known) -> Known:
+    """Glances whose ratios are as those in a sandwich, by what was measured at some of their m.
 
     Launches that nothing stands between take another time over the library's than those in a sandwich. So the ratios of
     glances are multiplied by what those that were measured are off there, in the median of the kernels near the
@@ -101,35 +102,34 @@ def corrected(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict
     2026-11-24). Between such m that factor is interpolated by the inverse of the library's time, for it is some time
     that a sandwich adds.
     """
-    both = [m for m in glances.keys() & points.keys() if glances[m].ratios.keys() & points[m].ratios.keys()]
-    if not both:
-        return dict(glances)
-    both.sort(key=lambda m: 1 / glances[m].library_us)
-    off = [float(np.median(_apart(glances[m], points[m]))) for m in both]
-    short = [1 / glances[m].library_us for m in both]
-    found = {}
-    for m, glance in glances.items():
-        factor = float(np.exp(np.interp(1 / glance.library_us, short, off)))
-        found[m] = replace(glance, ratios={number: each.times(factor) for number, each in glance.ratios.items()})
-    return found
+    return replace(glances, ratios=glances.ratios + _off(glances, points))
 
 
-def merged(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
-    """All that is known of each m: what was measured, and else what a glance told, as `corrected`."""
-    return beside(corrected(glances, points), points)
+def corrected_points(glances: Sequence[Point], points: Sequence[Point], kernels: int) -> tuple[Point, ...]:
+    """Glances in rising order of m, as `corrected`."""
+    held, measured = ({each.m: each for each in some} for some in (glances, points))
+    factors = np.exp(_off(Known.of(held, kernels), Known.of(measured, kernels))).tolist()
+    return tuple(
+        replace(held[m], ratios={number: each.times(factor) for number, each in held[m].ratios.items()})
+        for m, factor in zip(sorted(held), factors, strict=True)
+    )
 
 
-def beside(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
-    """All that is known of each m: what was measured, and else what a glance told."""
-    found = dict(points)
-    for m, glance in glances.items():
-        if m not in points:
-            found[m] = glance
-            continue
-        known = points[m]
-        left = glance.ratios.keys() - {*known.ratios, *known.slower, *known.failed}
-        found[m] = replace(known, ratios={**{number: glance.ratios[number] for number in left}, **known.ratios})
-    return found
+def _off(glances: Known, points: Known) -> Floats:
+    """Log of what the ratios of glances are off, of shape [sizes of the glances]."""
+    _, seen, measured = np.intersect1d(glances.sizes, points.sizes, assume_unique=True, return_indices=True)
+    both = glances.paired[:, seen] & points.paired[:, measured]
+    held = both.any(axis=0)
+    if not held.any():
+        return np.zeros(len(glances.sizes))
+    seen, measured, both = seen[held], measured[held], both[:, held]
+    told = np.where(both, points.ratios[:, measured], np.inf)
+    near = told <= told.min(axis=0) + np.log1p(_NEAR)
+    apart = np.clip(points.ratios[:, measured] - glances.ratios[:, seen], -_MOST_OFF, _MOST_OFF)
+    off = np.nanmedian(np.where(near, apart, np.nan), axis=0)
+    short = np.exp(-glances.library)
+    order = np.argsort(short[seen], kind="stable")
+    return np.asarray(np.interp(short, short[seen][order], off[order]))
 
 
 class Looked:
@@ -138,13 +138,16 @@ class Looked:
     Parameters
     ----------
     source, grid
-        Where they come from, and what is known of all candidates at the m that there are glances at, and at others.
+        Where they come from, and what is known of all candidates.
+    sizes
+        The m that there are to be glances at, and others at which times are expected: all m would take a hundred times
+        as long.
     points
-        What was measured.
+        What was measured; times are expected there, too.
     """
 
-    def __init__(self, source: Source, grid: Grid, points: Mapping[int, Point]) -> None:
-        self._source, self._grid, self._points = source, grid, points
+    def __init__(self, source: Source, grid: Grid, sizes: Collection[int], points: Mapping[int, Point]) -> None:
+        self._source, self._grid, self._sizes, self._points = source, grid, {*sizes}, points
         self.found: dict[int, Point] = {}
         self._failures = 0
 
@@ -154,8 +157,15 @@ class Looked:
         return len(self._grid.legal)
 
     def times(self) -> Times:
-        """The times of all candidates at the m of the grid."""
-        return steady_times(self._grid, merged(self.found, self._points))
+        """The times of all candidates, at some m."""
+        sizes = np.array(sorted({*self._sizes, *self._points, *self.found}))
+        points = Known.of(self._points, self.count)
+        return steady_times(self._grid.at(sizes), points.beside(corrected(self.known, points)))
+
+    @property
+    def known(self) -> Known:
+        """The glances, as they came."""
+        return Known.of(self.found, self.count)
 
     def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float, near_by: float = _NEAR) -> None:
         """Glance at those of some kernels that may be near the best and are not known yet, at some m, until some time.
@@ -166,7 +176,7 @@ class Looked:
         if self._source.sizes is not None:
             return
         told = 0
-        near: Mask = np.empty((0, 0), dtype=np.bool_)
+        near: dict[int, Mask] = {}
         waiting: dict[int, list[int]] = {}
         for m in dict.fromkeys([*spread(sorted(self._points)), *sizes]):
             if time.monotonic() > until or self._failures == _FAILURES:
@@ -174,19 +184,21 @@ class Looked:
             if len(self.found) + len(waiting) >= told * _GROWTH or not told:
                 self._see(waiting)
                 near, waiting, told = self._near(near_by), {}, len(self.found) + 1
-            here, known = near[:, np.searchsorted(self._grid.sizes, m)], self.found.get(m, Point(m, 1.0)).ratios
-            if shown := [number for number in numbers if here[number] and number not in known]:
+            known = self.found.get(m, Point(m, 1.0)).ratios
+            if shown := [number for number in numbers if near[m][number] and number not in known]:
                 waiting[m] = shown
             if sum(map(len, waiting.values())) >= _TOGETHER:
                 self._see(waiting)
                 waiting = {}
         self._see(waiting)
 
-    def _near(self, near_by: float) -> Mask:
-        """Which candidates may be near the best at each m of the grid, as far as is known."""
-        expected = self.times().mean[:-1]
-        unknown = np.asarray(~np.isfinite(expected).any(axis=1))
-        return np.asarray((expected <= expected.min(axis=0) + np.log1p(near_by)) | unknown[:, None])
+    def _near(self, near_by: float) -> dict[int, Mask]:
+        """Which candidates may be near the best at each m, as far as is known."""
+        times = self.times()
+        expected = times.mean[:-1]
+        near: Mask = expected <= expected.min(axis=0) + np.log1p(near_by)
+        near[~np.isfinite(expected).any(axis=1)] = True
+        return {m: near[:, at] for at, m in enumerate(times.sizes.tolist())}
 
     def _see(self, asked: Mapping[int, Sequence[int]]) -> None:
         """Glance at some kernels at some m."""
@@ -203,12 +215,3 @@ class Looked:
         """Know of a glance, besides what is known of its m."""
         before = self.found.get(glance.m, glance)
         self.found[glance.m] = replace(before, ratios={**before.ratios, **glance.ratios})
-
-
-def _apart(glance: Point, point: Point) -> list[float]:
-    """Log of the measured ratio over that of a glance, of the fastest kernel and each near it."""
-    shared = glance.ratios.keys() & point.ratios.keys()
-    near = min(point.ratios[number].value for number in shared) * (1 + _NEAR)
-    shared = {number for number in shared if point.ratios[number].value <= near}
-    logs = [float(np.log(point.ratios[number].value / glance.ratios[number].value)) for number in shared]
-    return [float(np.clip(each, -_MOST_OFF, _MOST_OFF)) for each in logs]

@@ -6,11 +6,17 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.measure.measurement import check_interval
+from tilescout.spaces.constraints import Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.tiling import Integers
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,6 @@ class Point:
             failed={at[number]: each for number, each in self.failed.items() if number in at},
         )
 
-    @property
-    def promised(self) -> "Point":
-        """The point with the upper ends of the intervals for the ratios: what the kernels are proven to do."""
-        return replace(self, ratios={number: replace(each, value=each.high) for number, each in self.ratios.items()})
-
     def joined(self, other: "Point") -> "Point":
         """The same with what was measured at this m later.
 
@@ -123,6 +124,86 @@ class Point:
             raise ValueError("a ratio is no positive number")
         failed = {int(at): str(each) for at, each in record["failed"].items()}
         return cls(m, library_us, ratios, slower, failed, float(record["seconds"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Times of the library and of kernels at some m, as columns: a plan takes thousands of points together.
+
+    Attributes
+    ----------
+    sizes
+        The m, in rising order, of shape [sizes].
+    library
+        Logs of the library's times in µs, of shape [sizes].
+    ratios
+        Logs of the kernels' times over the library's, of shape [kernels, sizes]; NaN where nothing is known.
+    paired
+        Where a kernel was timed beside the library, and not given up as too slow; of the same shape.
+    failed
+        Where a kernel has no time because it failed; of the same shape.
+    """
+
+    sizes: Integers
+    library: Floats
+    ratios: Floats
+    paired: Mask
+    failed: Mask
+
+    @classmethod
+    def of(cls, points: Mapping[int, Point], kernels: int, promised: bool = False) -> "Known":
+        """The columns of some points.
+
+        Parameters
+        ----------
+        points
+            By their m.
+        kernels
+            How many there are.
+        promised
+            Whether a ratio is the upper end of its interval, which is what a kernel is proven to do.
+        """
+        sizes = sorted(points)
+        ordered = [points[m] for m in sizes]
+        ratios = np.full((kernels, len(sizes)), np.nan)
+        paired, failed = np.zeros(ratios.shape, dtype=np.bool_), np.zeros(ratios.shape, dtype=np.bool_)
+        slower = [(number, at, each) for at, one in enumerate(ordered) for number, each in one.slower.items()]
+        timed = [
+            (number, at, each.high if promised else each.value)
+            for at, one in enumerate(ordered)
+            for number, each in one.ratios.items()
+        ]
+        _fill(ratios, slower)
+        _fill(ratios, timed)
+        paired[_places(timed)] = True
+        failed[_places([(number, at, 0.0) for at, one in enumerate(ordered) for number in one.failed])] = True
+        library = np.log(np.array([each.library_us for each in ordered], dtype=np.float64))
+        return cls(np.array(sizes, dtype=np.int64), library, ratios, paired, failed)
+
+    @property
+    def logs(self) -> Floats:
+        """Logs of the kernels' times in µs, and last of the library's, of shape [kernels + 1, sizes]."""
+        return np.vstack([self.ratios + self.library, self.library])
+
+    def take(self, rows: Sequence[int]) -> "Known":
+        """The same of some of the kernels."""
+        kept = list(rows)
+        return replace(self, ratios=self.ratios[kept], paired=self.paired[kept], failed=self.failed[kept])
+
+    def beside(self, glances: "Known") -> "Known":
+        """The same with what glances tell of other m, and of kernels of which nothing is known at an m."""
+        sizes = np.union1d(self.sizes, glances.sizes)
+        mine, theirs = np.searchsorted(sizes, self.sizes), np.searchsorted(sizes, glances.sizes)
+        shape = len(self.ratios), len(sizes)
+        library, ratios = np.empty(len(sizes)), np.full(shape, np.nan)
+        paired, failed = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+        library[theirs], library[mine] = glances.library, self.library
+        ratios[:, theirs], paired[:, theirs], failed[:, theirs] = glances.ratios, glances.paired, glances.failed
+        told = np.isfinite(self.ratios) | self.failed
+        ratios[:, mine] = np.where(told, self.ratios, ratios[:, mine])
+        paired[:, mine] = np.where(told, self.paired, paired[:, mine])
+        failed[:, mine] |= self.failed
+        return Known(sizes, library, ratios, paired, failed)
 
 
 class Source(Protocol):
@@ -176,6 +257,20 @@ def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) 
         roofline.check(point.library_us * min(fastest, 1.0))
 
 
+def check_numbers(points: Sequence[Point], kernels: int, most_rows: int) -> None:
+    """Refuse points that tell of kernels that there are not, or of more rows than are served.
+
+    Raises
+    ------
+    ValueError
+        If there is one.
+    """
+    for point in points:
+        numbers = {*point.ratios, *point.slower, *point.failed}
+        if point.m > most_rows or not numbers <= {*range(kernels)}:
+            raise ValueError(f"it has times at {point.m} of {most_rows} rows, or of kernels beyond its {kernels}")
+
+
 def check_order(points: Sequence[Point]) -> None:
     """Refuse points that are in no rising order.
 
@@ -186,3 +281,13 @@ def check_order(points: Sequence[Point]) -> None:
     """
     if any(after.m <= before.m for before, after in pairwise(points)):
         raise ValueError("its sizes are in no rising order, or there twice")
+
+
+def _fill(into: Floats, values: Sequence[tuple[int, int, float]]) -> None:
+    into[_places(values)] = np.log(np.array([value for _, _, value in values], dtype=np.float64))
+
+
+def _places(values: Sequence[tuple[int, int, float]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows and columns of some values."""
+    rows, columns = ([each[axis] for each in values] for axis in (0, 1))
+    return np.array(rows, dtype=np.intp), np.array(columns, dtype=np.intp)

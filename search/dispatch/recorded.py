@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
-from tilescout.search.dispatch.points import Point, check_points
+from tilescout.search.dispatch.points import Point, check_numbers, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
@@ -88,6 +88,7 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
         )
         for point in points:
             check_types(point)
+        check_numbers(points, len(kernels), max(point.m for point in points))
         check_points(sorted(points, key=lambda point: point.m), problem, kernels.device)
         kernels.legal(problem.m)  # of knobs that the template does not have, nothing is known
     except OSError as error:

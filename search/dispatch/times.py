@@ -1,13 +1,13 @@
 """Times between measured m: bounds, for time does not fall as m grows, and an estimate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.points import Known
 from tilescout.search.dispatch.steps import Grid
 from tilescout.spaces.tiling import Integers
 
@@ -73,7 +73,7 @@ class Times:
         return np.asarray(np.maximum(worst, 0.0))
 
 
-def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
+def times_of(grid: Grid, known: Known) -> Times:
     """The times at every m by what was measured at some.
 
     Between two measured m, the time of a kernel grows with its `Steps.work`, that of the library evenly, between those
@@ -84,70 +84,62 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
     ----------
     grid
         What is known of the kernels.
-    points
-        What was measured, by m; one point at least. See `steadied`.
+    known
+        What was measured, at one m at least. See `steadied`.
     """
     sizes, kernels = grid.sizes, len(grid.legal)
-    measured = np.array(sorted(points), dtype=np.int64)
-    places = np.searchsorted(sizes, measured)
+    places = np.searchsorted(sizes, known.sizes)
     mean = np.full((kernels + 1, len(sizes)), np.inf)
     low, high = mean.copy(), mean.copy()
-    for row in range(kernels + 1):
-        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured])
-        known = np.isfinite(logs)
-        if not known.any():
+    for row, logs in enumerate(known.logs):
+        there = np.isfinite(logs)
+        if not there.any():
             continue
         grows = grid.work[row] if row < kernels else sizes.astype(np.float64)
-        tells = known if row < kernels else _telling(measured)
-        found = _between(measured[tells], logs[tells], grows[places[tells]], sizes, grows)
-        alone = places[known & ~tells]
+        tells = there if row < kernels else _telling(known.sizes)
+        found = _between(known.sizes[tells], logs[tells], grows[places[tells]], sizes, grows)
+        alone = there & ~tells
         for each in found:
-            each[alone] = logs[known & ~tells]
+            each[places[alone]] = logs[alone]
         allowed = grid.legal[row] if row < kernels else np.ones(len(sizes), dtype=np.bool_)
         mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
         low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
     return Times(sizes, mean, low, high)
 
 
-def steady_times(grid: Grid, points: Mapping[int, Point]) -> Times:
+def steady_times(grid: Grid, known: Known) -> Times:
     """The times at every m, freed of what the clock was off."""
-    return times_of(grid, steadied(grid, points))
+    return times_of(grid, steadied(grid, known))
 
 
-def steadied(grid: Grid, points: Mapping[int, Point]) -> dict[int, Point]:
-    """Points whose library's times are as if the clock had been the same at all of them; see `levels`."""
-    measured = sorted(points)
-    off = levels(grid, points)
-    return {
-        m: replace(points[m], library_us=points[m].library_us * float(np.exp(-each)))
-        for m, each in zip(measured, off, strict=True)
-    }
+def steadied(grid: Grid, known: Known) -> Known:
+    """The same with times of the library as if the clock had been the same at all m; see `levels`."""
+    return replace(known, library=known.library - levels(grid, known))
 
 
-def levels(grid: Grid, points: Mapping[int, Point]) -> Floats:
-    """Log of how much the clock of the device was off at each point, of shape [points], in rising order of m.
+def levels(grid: Grid, known: Known) -> Floats:
+    """Log of how much the clock of the device was off at each known m, of shape [sizes].
 
-    Large products draw so much power that the clock depends on what ran before: times of one point are all too long or
+    Large products draw so much power that the clock depends on what ran before: times of one m are all too long or
     all too short together, by up to some percent, though their ratios are right. The time of a kernel over its work
     changes little from one m to the next. So what all kernels are off that by, in the median, is put down to the clock.
     """
-    measured = sorted(points)
-    work = grid.work[:, np.searchsorted(grid.sizes, measured)]
-    logs = np.array([[_log_time(points[m], row) for m in measured] for row in range(len(grid.work))])
-    timed = np.array([[row in points[m].ratios for m in measured] for row in range(len(grid.work))])
-    pace = np.where(timed & (work >= _WAVES), logs - np.log(work), np.nan)
+    work = grid.work[:, np.searchsorted(grid.sizes, known.sizes)]
+    pace = np.where(known.paired & (work >= _WAVES), known.logs[:-1] - np.log(work), np.nan)
     pace = pace[np.isfinite(pace).any(axis=1)]
-    off = np.zeros(len(measured))
+    off = np.zeros(len(known.sizes))
     several = np.flatnonzero(np.isfinite(pace).any(axis=0))
     if len(several) < _NEIGHBOURS:
         return off
     pace = pace[:, several]
     level = np.nanmedian(pace - np.nanmedian(pace, axis=1, keepdims=True), axis=0)
-    place = np.log(np.array(measured)[several])
-    for at, each in enumerate(several):
-        beside = slice(max(0, at - _NEIGHBOURS + 1), at + _NEIGHBOURS)  # the nearest are among so many on both sides
-        near = np.argsort(np.abs(place[beside] - place[at]), kind="stable")[:_NEIGHBOURS]
-        off[each] = np.clip(level[at] - np.median(level[beside][near]), -_MOST_OFF, _MOST_OFF)
+    # The nearest are among so many on both sides; there is nothing beyond the ends.
+    around = np.arange(len(several))[:, None] + np.arange(1 - _NEIGHBOURS, _NEIGHBOURS)
+    inside = np.clip(around, 0, len(several) - 1)
+    place = np.log(known.sizes[several])
+    far = np.where(around == inside, np.abs(place[inside] - place[:, None]), np.inf)
+    near = np.take_along_axis(inside, np.argsort(far, axis=1, kind="stable")[:, :_NEIGHBOURS], axis=1)
+    off[several] = np.clip(level - np.median(level[near], axis=1), -_MOST_OFF, _MOST_OFF)
     return off
 
 
@@ -164,16 +156,6 @@ def _telling(measured: Integers) -> NDArray[np.bool_]:
     right = np.clip(np.searchsorted(held, measured), 1, len(held) - 1)
     inside = (measured > held[0]) & (measured < held[-1])
     return np.asarray(plain | ~inside | (held[right] - held[right - 1] > _NEARBY))
-
-
-def _log_time(point: Point, kernel: int | None) -> float:
-    """Log of a kernel's time at a point, of the library's without one; NaN where it is not known."""
-    library = float(np.log(point.library_us))
-    if kernel is None:
-        return library
-    if kernel in point.ratios:
-        return library + float(np.log(point.ratios[kernel].value))
-    return library + float(np.log(point.slower[kernel])) if kernel in point.slower else float("nan")
 
 
 def _between(

@@ -156,6 +156,18 @@ def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher,
         read_dispatcher(tmp_path / "d.json")
 
 
+@pytest.mark.parametrize("held", ["points", "glances"])
+@pytest.mark.parametrize("change", [{"slower": {"99": 1.5}}, {"failed": {"-1": "wrong"}}, {"m": MOST + 1}])
+def test_times_of_kernels_and_of_rows_that_it_lacks_are_refused(
+    built: Dispatcher, tmp_path: Path, held: str, change: dict[str, Any]
+) -> None:
+    record = _old(built)
+    record[held][-1].update(change)
+    (tmp_path / "d.json").write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=rf"of {MOST} rows, or of kernels beyond its {len(built.kernels)}"):
+        read_dispatcher(tmp_path / "d.json")
+
+
 @pytest.mark.parametrize("faster", [1e-3, 1.0])
 def test_times_that_no_kernel_has_are_refused(built: Dispatcher, tmp_path: Path, faster: float) -> None:
     record = json.loads(json.dumps(_old(built)))

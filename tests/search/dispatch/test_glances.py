@@ -9,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
-from tilescout.search.dispatch.glances import Looked, corrected, fine_sizes, glanced_sizes, merged, short_first
+from tilescout.search.dispatch.glances import Looked, fine_sizes, glanced_sizes, short_first
 from tilescout.search.dispatch.measuring import Sweep
-from tilescout.search.dispatch.points import Point, Ratio
+from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.recorded import Recorded
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times
 from tilescout.search.engines.engine import CannotMeasureError
-
-
-def ratio(value: float) -> Ratio:
-    return Ratio(value, value, value)
 
 
 @given(st.integers(16, 20_000))
@@ -49,32 +46,6 @@ def test_sizes_whose_launches_are_short_come_first_and_else_keep_their_order() -
     assert short_first([70, 9, 60, 50, 99, 51, 3], times) == [9, 50, 3, 70, 60, 99, 51]
 
 
-def test_a_glance_is_corrected_by_what_was_measured_there_and_between_such_sizes() -> None:
-    times = {100: 10.0, 1000: 20.0, 10_000: math.inf}  # µs of the library
-    glances = {m: Point(m, us, {0: ratio(1.0), 1: ratio(1.1)}) for m, us in times.items()}
-    points = {
-        100: Point(100, 10.0, {0: ratio(1.02)}),
-        10_000: Point(10_000, math.inf, {0: ratio(0.98)}, failed={1: "wrong"}),
-    }
-    found = merged(glances, points)
-    assert found[100].ratios[0] == ratio(1.02)
-    assert found[100].ratios[1].value == pytest.approx(1.1 * 1.02)
-    assert found[1000].ratios[0].value == pytest.approx((1.02 * 0.98) ** 0.5)
-    assert found[10_000].ratios == {0: ratio(0.98)}  # what failed there has no time
-
-
-def test_without_a_size_that_has_both_glances_stand_as_they_are() -> None:
-    glance = Point(100, 100.0, {0: ratio(1.0)})
-    assert merged({100: glance}, {50: Point(50, 90.0, {0: ratio(0.9)})})[100] == glance
-
-
-def test_a_kernel_is_not_taken_to_be_further_off_than_a_quarter() -> None:
-    found = merged(
-        {9: Point(9, 1.0, {0: ratio(1.0)}), 10: Point(10, 1.0, {0: ratio(1.0)})}, {9: Point(9, 1.0, {0: ratio(3.0)})}
-    )
-    assert found[10].ratios[0].value == pytest.approx(np.exp(0.25))
-
-
 @given(st.integers(16, 20_000))
 def test_kept_kernels_are_looked_at_in_every_cell_of_16_rows_and_wherever_8_divides_m(most: int) -> None:
     sizes = fine_sizes(most)
@@ -98,9 +69,9 @@ def test_kernels_are_glanced_at_together_until_the_time_is_over(monkeypatch: pyt
 
     monkeypatch.setattr("tilescout.search.dispatch.glances.time.monotonic", lambda: now[0])
     gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=3)
-    looked = Looked(Watched(gpu, gpu.kernels), Grid.of(gpu.kernels, MOST), {})
-    looked.add(Point(1, 10.0))  # something has to be known
     wanted = glanced_sizes(MOST)
+    looked = Looked(Watched(gpu, gpu.kernels), Grid.of(gpu.kernels, MOST), wanted, {})
+    looked.add(Point(1, 10.0))  # something has to be known
     looked.glance(range(12), wanted, until=5.5)
     assert len(asked) == 6
     sizes = [m for each in asked for m in each]
@@ -111,10 +82,25 @@ def test_kernels_are_glanced_at_together_until_the_time_is_over(monkeypatch: pyt
     assert max(map(len, asked)) > 20
 
 
-def test_glances_are_corrected_by_the_fastest_kernel_and_those_near_it() -> None:
-    def at(m: int, *values: float) -> Point:
-        return Point(m, 50.0, {number: ratio(value) for number, value in enumerate(values)})
+def test_what_was_recorded_has_no_glances_and_none_are_planned() -> None:
+    gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=3)
 
-    glances = {8: at(8, 0.98, 1.0, 1.8, 1.9), 16: at(16, 1.0)}
-    assert corrected(glances, {8: at(8, 0.98, 1.0, 2.1, 2.2)})[16].ratios[0].value == pytest.approx(1.0)
-    assert corrected(glances, {8: at(8, 1.078, 1.1, 1.8, 1.9)})[16].ratios[0].value == pytest.approx(1.1)
+    class Unplanned(Looked):
+        def times(self) -> Times:
+            raise AssertionError("nothing is to be expected of glances that there are not")
+
+    recorded = Recorded(gpu.kernels, {1: Point(1, 10.0), 64: Point(64, 10.0)})
+    looked = Unplanned(recorded, Grid.of(gpu.kernels, MOST), glanced_sizes(MOST), {})
+    looked.glance(range(12), glanced_sizes(MOST), math.inf)
+    assert not looked.found
+
+
+def test_times_are_expected_wherever_something_was_measured() -> None:
+    gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=3)
+    sweep = Sweep(gpu, gpu.kernels)
+    points = {m: sweep.at(m, range(12)) for m in (1, 1001, MOST)}
+    times = Looked(sweep, Grid.of(gpu.kernels, MOST), range(64, MOST, 64), points).times()
+    assert {1, 1001, MOST, *range(64, MOST, 64)} == {*times.sizes.tolist()}
+    at = int(np.searchsorted(times.sizes, 1001))
+    for number, each in points[1001].ratios.items():
+        assert times.mean[number, at] - times.mean[-1, at] == pytest.approx(np.log(each.value))

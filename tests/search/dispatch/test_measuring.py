@@ -141,4 +141,3 @@ def test_of_a_kernel_that_was_timed_twice_the_smaller_lead_counts() -> None:
     both = first.joined(later)
     assert both.ratios == {0: later.ratios[0], 1: first.ratios[1], 2: later.ratios[2]}
     assert not both.slower
-    assert both.promised.ratios[0] == Ratio(1.1, 0.9, 1.1)
