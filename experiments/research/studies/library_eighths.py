@@ -133,5 +133,6 @@ def main(run: Run, products: Sequence[str], sizes: int, device: str, seed: int) 
     asked = [GemmProblem.parse(f"1x{each}:bf16") for each in products]
     for group in measured(machine, asked, drawn(sizes, seed)):
         groups.append(group)
+        run.keep(report)
     report["figures"] = print_figures(console, groups)
     run.keep(report)

@@ -1,11 +1,17 @@
 """The study of what the library does where 8 divides m."""
 
+from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from tilescout.experiments.research.studies.library_eighths import FEW_ROWS, drawn, print_figures, times_us
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies import library_eighths
+from tilescout.experiments.research.studies.library_eighths import FEW_ROWS, drawn, main, print_figures, times_us
 from tilescout.search.measure.machine import HostMachine
 
 
@@ -41,3 +47,19 @@ def test_a_size_is_off_if_it_differs_from_the_mean_of_its_neighbours() -> None:
     assert (told["more_off"], told["more_neighbours_apart"]) == (1, 1)
     assert (told["same_off"], told["other_off"]) == (1, 1)
     assert "it does not" in text.getvalue()
+
+
+def test_a_failure_leaves_the_groups_that_were_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = {"m": [63, 64, 65], "library_us": [10.0, 10.6, 10.0], "first": [[1], [1], [1]]}
+
+    def measured(*arguments: object) -> Iterator[dict[str, Any]]:
+        yield group
+        raise RuntimeError("the GPU is lost")
+
+    monkeypatch.setattr(library_eighths, "measured", measured)
+    path = tmp_path / "eighths.json"
+    done = CliRunner().invoke(main, ["--device", "cpu", "--out", str(path)])
+    assert "the GPU is lost" in str(done.exception)
+    assert Record.read(path).result["groups"] == [group]
+    again = CliRunner().invoke(main, ["--again", str(path)], catch_exceptions=False)
+    assert "up to 2,048" in again.output
