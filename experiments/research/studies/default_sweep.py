@@ -16,7 +16,6 @@ tells what chains are off.
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,15 @@ import numpy as np
 from rich.console import Console
 
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.glances import Glances
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.studies.default_kernels import Kernels, kernels_of, random_problems
 from tilescout.experiments.research.studies.dispatch_sweep import product_of
-from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.glances import glanced_sizes
 from tilescout.search.dispatch.kernels import MOST_ROWS
 from tilescout.search.dispatch.measuring import SWEEPING
-from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import SpaceError, TilescoutError, one_line
@@ -50,7 +49,7 @@ _ROUNDS = 3
 _KEEP_EVERY = 40
 
 
-class Glancer:
+class Sweep:
     """Kernels of both spaces, compiled, beside the library on one problem after the other.
 
     Parameters
@@ -64,23 +63,21 @@ class Glancer:
     """
 
     def __init__(self, engines: Sequence[Engine], kernels: Sequence[Kernels], signature: str) -> None:
-        self.engines, self.kernels = engines, kernels
+        self._engine, self._kernels, self._glances = engines[0], kernels, Glances(engines)
         self.configurations = [each.configurations for each in kernels]
-        self._built: list[list[Future[Artifact | CompileFailure]]] = [
-            [engine.compile(configuration, signature) for configuration in configurations]
-            for engine, configurations in zip(engines, self.configurations, strict=True)
-        ]
+        for space, configurations in enumerate(self.configurations):
+            self._glances.compile(((space, each) for each in configurations), signature)
 
     def numbers(self, problem: GemmProblem, first: Sequence[int], generator: np.random.Generator) -> list[list[int]]:
         """Of each space the legal kernels that are expected to be the fastest, and a few others."""
         found = []
-        for kernels, most in zip(self.kernels, first, strict=True):
-            ranked = kernels.ranked(problem, self.engines[0].device)
+        for kernels, most in zip(self._kernels, first, strict=True):
+            ranked = kernels.ranked(problem, self._engine.device)
             others = generator.permutation(ranked[most:])[: max(most // 4, 1)].tolist()
             found.append([*ranked[:most], *others])
         return found
 
-    def glance(self, problem: GemmProblem, numbers: Sequence[Sequence[int]], seed: int) -> dict[str, Any]:
+    def at(self, problem: GemmProblem, numbers: Sequence[Sequence[int]], seed: int) -> dict[str, Any]:
         """The library's time and its first guess, and times of kernels over its: of each space, by number.
 
         Raises
@@ -88,26 +85,21 @@ class Glancer:
         CannotMeasureError
             If one of the kernels took the measuring process down.
         """
-        known: list[tuple[int, int]] = []
-        tasks = []
-        for space, chosen in enumerate(numbers):
-            for number in chosen:
-                built, configuration = self._built[space][number].result(), self.configurations[space][number]
-                if isinstance(built, CompileFailure):
-                    _LOG.warning("%s: %s", dict(configuration), one_line(built.error))
-                    continue
-                known.append((space, number))
-                tasks.append(Task(configuration, built, problem, 1.0, template=self.kernels[space].template))
-        [(library_us, rounds)] = self.engines[0].glances(0, [tasks], _ROUNDS, seed).result()
+        kernels = {
+            (space, self.configurations[space][number]): number
+            for space, chosen in enumerate(numbers)
+            for number in chosen
+        }
+        library_us, times = self._glances.at(problem, list(kernels), _ROUNDS, seed)
         ratios: list[dict[str, list[float]]] = [{} for _ in numbers]
-        for (space, number), column in zip(known, rounds.T.tolist(), strict=True):
-            ratios[space][str(number)] = [round(each, 4) for each in column]
+        for kernel, column in times.items():
+            ratios[kernel[0]][str(kernels[kernel])] = [round(each, 4) for each in column]
         return {"problem": str(problem), "library_us": library_us, "guess": self._guess(problem), "ratios": ratios}
 
     def _guess(self, problem: GemmProblem) -> list[int] | None:
         """The configuration that the library's heuristic names; None if the library has none."""
         try:
-            listed = self.engines[0].listing(0, find_template(LIBRARY), problem, 1).result()
+            listed = self._engine.listing(0, find_template(LIBRARY), problem, 1).result()
         except SpaceError:
             return None
         return [int(value) for value in listed.rows[0]]
@@ -171,15 +163,15 @@ def main(run: Run, asked: Asked) -> None:
         chosen = [[Configuration.of(each) for each in listed["kernels"][space.name]] for space in spaces]
         defaults = [Configuration.of(one["configuration"]) for one in live]
         kernels = [kernels_of(spaces[0], [*chosen[0], *defaults]), kernels_of(spaces[1], chosen[1])]
-        glancer = Glancer([engine, beside], kernels, signature)
+        sweep = Sweep([engine, beside], kernels, signature)
         report |= {"device": engine.product, "versions": dict(engine.versions)}
-        report["kernels"] = [[dict(each) for each in some] for some in glancer.configurations]
+        report["kernels"] = [[dict(each) for each in some] for some in sweep.configurations]
 
         def look(problem: GemmProblem, also: Sequence[int]) -> None:
-            numbers = glancer.numbers(problem, asked.first, generator)
+            numbers = sweep.numbers(problem, asked.first, generator)
             numbers[0] = list(dict.fromkeys([*numbers[0], *also]))
             try:
-                found.append(glancer.glance(problem, numbers, len(found)))
+                found.append(sweep.at(problem, numbers, len(found)))
             except TilescoutError as error:
                 _LOG.warning("%s: %s", problem, one_line(error))
             if len(found) % _KEEP_EVERY == 0:
@@ -187,7 +179,7 @@ def main(run: Run, asked: Asked) -> None:
 
         started = time.monotonic()
         for one, default in zip(live, defaults, strict=True):
-            look(GemmProblem.parse(one["problem"]), [glancer.configurations[0].index(default)])
+            look(GemmProblem.parse(one["problem"]), [sweep.configurations[0].index(default)])
         for problem in drawn:
             if time.monotonic() - started > asked.seconds:
                 break

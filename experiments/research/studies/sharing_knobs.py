@@ -14,25 +14,22 @@ Nothing is verified, and nothing is chosen.
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import Finite, store_option, suite_problems
+from tilescout.experiments.research.glances import Glances, Kernel
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.studies.knob_worth import ENOUGH
-from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.measuring import SWEEPING
-from tilescout.search.engines.engine import Task
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.constraints import Columns, Mask
@@ -77,72 +74,44 @@ def draw(problems: Sequence[GemmProblem], first: int) -> dict[str, dict[str, lis
     return found
 
 
-class Glances:
-    """Kernels of one space beside the library, on one problem after the other.
+Drawn = Mapping[GemmProblem, Mapping[str, Sequence[Configuration]]]
+"""The kernels of each problem and kind."""
 
-    Parameters
-    ----------
-    engine
-        Compiles and glances; it is not closed here.
-    drawn
-        The kernels of each problem and kind.
+
+def drawn_in(record: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Drawn:
+    """The kernels that `draw` named."""
+    return {
+        GemmProblem.parse(text): {kind: [Configuration.of(each) for each in some] for kind, some in kinds.items()}
+        for text, kinds in record.items()
+    }
+
+
+def fastest_at(problem: GemmProblem, kinds: Mapping[str, Sequence[Configuration]], glances: Glances) -> dict[str, Any]:
+    """The ratio of time over the library's of the fastest kernel of each kind, and which it is.
+
+    Raises
+    ------
+    CannotMeasureError
+        If one of the kernels took the measuring process down.
     """
-
-    def __init__(self, engine: LocalEngine, drawn: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> None:
-        self._engine = engine
-        self._built: dict[tuple[str, Configuration], Future[Artifact | CompileFailure]] = {}
-        self._drawn = {
-            GemmProblem.parse(text): {kind: [Configuration.of(each) for each in some] for kind, some in kinds.items()}
-            for text, kinds in drawn.items()
-        }
-        for problem, kinds in self._drawn.items():
-            for each in (each for some in kinds.values() for each in some):
-                key = (problem.signature, each)
-                if key not in self._built:
-                    self._built[key] = engine.compile(each, problem.signature)
-
-    @property
-    def problems(self) -> list[GemmProblem]:
-        """The problems, as they were drawn."""
-        return list(self._drawn)
-
-    def at(self, problem: GemmProblem) -> dict[str, Any]:
-        """The ratio of time over the library's of the fastest kernel of each kind, and which it is.
-
-        Raises
-        ------
-        CannotMeasureError
-            If one of the kernels took the measuring process down.
-        """
-        known = [
-            (kind, each, built)
-            for kind, some in self._drawn[problem].items()
-            for each in some
-            if isinstance(built := self._built[problem.signature, each].result(), Artifact)
-        ]
-        library_us, ratios = self._glanced(problem, known, ROUNDS)
-        medians = np.median(ratios, axis=0)
-        best: dict[str, int] = {}
-        for at in np.argsort(medians).tolist():
-            best.setdefault(known[at][0], at)
-        _, again = self._glanced(problem, [known[at] for at in best.values()], ROUNDS_AGAIN)
-        return {
-            "library_us": library_us,
-            "kinds": {
-                kind: {
-                    "configuration": dict(known[at][1]),
-                    "first": float(medians[at]),
-                    "ratios": [round(each, 4) for each in column],
-                }
-                for (kind, at), column in zip(best.items(), again.T.tolist(), strict=True)
-            },
-        }
-
-    def _glanced(
-        self, problem: GemmProblem, those: Sequence[tuple[str, Configuration, Artifact]], rounds: int
-    ) -> tuple[float, NDArray[np.float64]]:
-        tasks = [Task(each, built, problem, 1.0) for _, each, built in those]
-        return self._engine.glances(0, [tasks], rounds, 0).result()[0]
+    kind_of = {(0, each): kind for kind, some in kinds.items() for each in some}
+    library_us, times = glances.at(problem, list(kind_of), ROUNDS, 0)
+    medians = {kernel: float(np.median(ratios)) for kernel, ratios in times.items()}
+    best: dict[str, Kernel] = {}
+    for kernel in sorted(medians, key=lambda each: medians[each]):
+        best.setdefault(kind_of[kernel], kernel)
+    _, again = glances.at(problem, list(best.values()), ROUNDS_AGAIN, 0)
+    return {
+        "library_us": library_us,
+        "kinds": {
+            kind: {
+                "configuration": dict(kernel[1]),
+                "first": medians[kernel],
+                "ratios": [round(each, 4) for each in again[kernel]],
+            }
+            for kind, kernel in best.items()
+        },
+    }
 
 
 def worth(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
@@ -196,13 +165,15 @@ def main(
     found: dict[str, Any] = {}
     started = time.monotonic()
     with LocalEngine(template, artifacts(store), [device], options=SWEEPING) as engine:
-        glances = Glances(engine, Record.read(kernels).result)
+        drawn, glances = drawn_in(Record.read(kernels).result), Glances([engine])
+        for problem, kinds in drawn.items():
+            glances.compile(((0, each) for some in kinds.values() for each in some), problem.signature)
         report = {"device": engine.product, "versions": dict(engine.versions), "problems": found}
-        for problem in glances.problems:
+        for problem, kinds in drawn.items():
             if time.monotonic() - started > seconds:
                 break
             try:
-                found[str(problem)] = glances.at(problem)
+                found[str(problem)] = fastest_at(problem, kinds, glances)
             except TilescoutError as error:
                 found[str(problem)] = {"error": one_line(error)}
             run.keep(report)
