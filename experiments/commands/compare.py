@@ -9,6 +9,7 @@ import click
 from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     Finite,
+    Folder,
     check_mlflow,
     check_result,
     collected,
@@ -86,7 +87,7 @@ class CompareRequest:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Folder(),
     help="Folder to write to. [default: compare in the store]",
 )
 @click.option("--resume", is_flag=True, help="Keep the searches that the folder has.")

@@ -27,6 +27,7 @@ from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
+    Folder,
     check_mlflow,
     check_result,
     collected,
@@ -88,7 +89,7 @@ class EvaluationRequest:
 @seed_option
 @processes_option
 @json_option
-@click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")
+@click.option("--plots", type=Folder(), help="Draw plots into this folder.")
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
 @collected(EvaluationRequest)

@@ -78,6 +78,34 @@ class Finite(click.FloatRange):
         return seconds
 
 
+_EMPTY = "it is empty; the working directory is written as a dot."
+
+
+class Folder(click.Path):
+    """A folder. An empty text, which a shell's unset variable leaves, is none: it would mean the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """The folder's path.
+
+        Raises
+        ------
+        BadParameter
+            If it is empty, or a file.
+        """
+        if value == "":
+            self.fail(_EMPTY, parameter, context)
+        return super().convert(value, parameter, context)
+
+
+def _named_place(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value == "":
+        raise click.BadParameter(_EMPTY)
+    return value
+
+
 space_argument = click.argument(
     "space",
     callback=_typed_space,
@@ -99,7 +127,7 @@ standby_option = click.option(
 )
 store_option = click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Folder(),
     callback=lambda context, parameter, store: check_store(store),
     default=STORE,
     show_default=True,
@@ -150,6 +178,7 @@ signature_option = click.option(
 storage_option = click.option(
     "--storage",
     metavar="URL|FOLDER",
+    callback=_named_place,
     help="Where studies are: a database that tuners share, as postgresql://user@host/name, or a folder. "
     "[default: a folder of the store]",
 )

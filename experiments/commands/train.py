@@ -19,6 +19,7 @@ from tilescout.costmodel.uncertainty import FOLDS, Ensemble
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
+    Folder,
     check_mlflow,
     collected,
     examples,
@@ -76,9 +77,7 @@ class TrainRequest:
 @trees_option
 @steps_option
 @seed_option
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"
-)
+@click.option("--out", type=Folder(), help="Folder to write to. [default: models in the store]")
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @collected(TrainRequest)

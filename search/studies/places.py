@@ -7,6 +7,7 @@ from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal_folder import SUFFIX, JournalFolder
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.study_store import StudyStore
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.templates import NONE_NAMED, Named
 
 
@@ -22,8 +23,10 @@ def study_store(place: Path | str) -> StudyStore:
     Raises
     ------
     StoreError
-        If the URL is malformed.
+        If the URL is malformed, or the text empty, which would mean the working directory.
     """
+    if place == "":
+        raise StoreError("the place of the studies is empty: name a folder, or the URL of a database")
     if isinstance(place, str) and "://" in place:
         return Database(place)
     return JournalFolder(Path(place))

@@ -70,6 +70,16 @@ def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str
     assert f"Invalid value for '{option}'" in refusal(*TUNE, *PROBLEM, option, number)
 
 
+@pytest.mark.parametrize("option", ["--store", "--storage"])
+def test_an_empty_place_is_not_the_working_directory(
+    refusal: Refusal, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "empty" in refusal(*TUNE, *PROBLEM, option, "", "--sampler", "random", "--trials", "1")
+    assert not list(tmp_path.glob("*.journal"))
+    assert not (tmp_path / "studies").exists()
+
+
 @pytest.mark.parametrize("arguments", [(*TUNE, *PROBLEM), ("studies",), ("doctor",)], ids=lambda one: one[0])
 def test_a_store_that_is_a_link_in_a_circle_is_told(
     refusal: Refusal, tmp_path: Path, arguments: tuple[str, ...]
