@@ -1,5 +1,6 @@
 """The interface of what keeps studies."""
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -17,6 +18,8 @@ from tilescout.spaces.errors import StoreError
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.texts import alternatives
+
+_LOG = logging.getLogger(__name__)
 
 
 class StudyStore(ABC):
@@ -166,7 +169,9 @@ def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
         If that is not there, or not named after `base`.
     """
     if not isinstance(resume, str):
-        return latest(names, base)
+        if (found := latest(names, base)) not in names:
+            _LOG.info("there is no study %s to go on with: it begins", base)
+        return found
     if resume not in names:
         raise StoreError(f"there is no study {resume} to go on with; there are: {alternatives(resume, sorted(names))}")
     if not re.fullmatch(rf"{re.escape(base)}(-\d+)?", resume):
