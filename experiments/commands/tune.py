@@ -1,6 +1,7 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tilescout.search.studies.records import StudyResult
 
 _LOG = logging.getLogger(__name__)
+_SEARCHES = "tilescout.search.tuning.study"
 
 
 class _TuneCommand(click.Command):
@@ -172,7 +174,10 @@ def _tune_one(asked: TuneRequest) -> "StudyResult":
             progress=True,
             on_result=show,
         )
-    except tuning.SearchInterrupted as interrupted:
+    except KeyboardInterrupt as interrupted:
+        # Its class is of what searches. Where the import of that was cut short, a second one fails half-way.
+        if _SEARCHES not in sys.modules or not isinstance(interrupted, tuning.SearchInterrupted):
+            raise
         from tilescout.experiments.commands.printing import print_result
 
         if not interrupted.complete:
