@@ -107,25 +107,9 @@ def serve(
     if uri.startswith(("http://", "https://")):
         raise StoreError(f"{uri} is a server already: open it in a browser")
     check_installed()
-    path = sqlite_file(uri)
-    if path is not None and not path.is_file():
-        raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")
+    uri = _checked_store(uri)
     _check_free(host, port)
-    if path is not None:
-        _check_is_mlflow(path)
-        uri = uri.replace(str(path), str(path.absolute()), 1) if not path.is_absolute() else uri
-    artifacts = artifact_root or artifact_folder(uri) or Path("mlartifacts")  # which is MLflow's own choice
-    command = module_command("mlflow", "server")
-    command += ["--artifacts-destination", str(artifacts.absolute())]
-    if any(point.name == _APP for point in entry_points(group="mlflow.app")):
-        command += ["--app-name", _APP]
-    else:
-        _LOG.warning(
-            "this installation of tilescout does not register its MLflow app, so that MLflow opens experiments on its "
-            "pages for language models; install tilescout again"
-        )
-    # One worker: SQLite has one writer, and more workers would only wait for each other. No log line for each request.
-    command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    command = _command(uri, artifact_root, host, port)
     begin()
     # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C. They run
     # in the root folder: uvicorn looks for modules in the working directory, before all other places.
@@ -153,6 +137,34 @@ def serve(
         if stopped:
             return 0
     return code if code >= 0 else 128 - code
+
+
+def _checked_store(uri: str) -> str:
+    """The address of a store as it holds in every folder; a file is there, and is MLflow's."""
+    path = sqlite_file(uri)
+    if path is None:
+        return uri
+    if not path.is_file():
+        raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")
+    _check_is_mlflow(path)
+    return uri if path.is_absolute() else uri.replace(str(path), str(path.absolute()), 1)
+
+
+def _command(uri: str, artifact_root: Path | None, host: str, port: int) -> list[str]:
+    """The command that starts MLflow's server; the store's address, which may be secret, is not in it."""
+    artifacts = artifact_root or artifact_folder(uri) or Path("mlartifacts")  # which is MLflow's own choice
+    command = module_command("mlflow", "server")
+    command += ["--artifacts-destination", str(artifacts.absolute())]
+    if any(point.name == _APP for point in entry_points(group="mlflow.app")):
+        command += ["--app-name", _APP]
+    else:
+        _LOG.warning(
+            "this installation of tilescout does not register its MLflow app, so that MLflow opens experiments on its "
+            "pages for language models; install tilescout again"
+        )
+    # One worker: SQLite has one writer, and more workers would only wait for each other. No log line for each request.
+    command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    return command
 
 
 def _check_is_mlflow(path: Path) -> None:
