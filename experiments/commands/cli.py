@@ -134,6 +134,7 @@ def run_command(command: click.Command) -> None:
     tilescout that it did not expect is a traceback.
     """
     hide_secrets()
+    _open_streams()
     run = _Run()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal may know no µ
@@ -158,6 +159,8 @@ def run_command(command: click.Command) -> None:
     except TilescoutError as error:
         _fail(str(error))
     except OSError as error:
+        if not run.debug and _is_nowhere():
+            _fail("the working directory was deleted: run this in another")
         if run.debug or error.errno not in _FULL:
             raise
         with suppress(OSError, ValueError):  # what is left of the output can't be written either, when Python ends
@@ -168,6 +171,30 @@ def run_command(command: click.Command) -> None:
             raise
         _fail(f"{described(error)}; `tilescout --debug ...` shows the whole traceback")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_streams() -> None:
+    """Have a stream that the shell closed, as `2>&-` does, lead nowhere.
+
+    Else the next file that is opened would get its number, and what libraries print there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    for number, name in (1, "stdout"), (2, "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+
+def _is_nowhere() -> bool:
+    """Whether the working directory was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _main(command: click.Command, run: _Run) -> object:

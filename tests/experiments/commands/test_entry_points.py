@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +21,20 @@ def test_the_module_refuses_what_it_does_not_know() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     said = "no such command 'tuen', did you mean 'tune'?"
     assert done.stderr == f"tilescout: {said}; see `python -m tilescout.experiments --help`\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_shell_closed_leads_nowhere(closed: str) -> None:
+    command = [sys.executable, "-m", "tilescout.experiments", "samplers"]
+    done = subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert ("guided" in done.stdout) == (closed == "2>&-")
+
+
+@pytest.mark.parametrize("arguments", ["tune gemm_sm90 --problem 512x512x512:bf16", "spaces own:Kernel"])
+def test_a_working_directory_that_was_deleted_is_told(tmp_path: Path, arguments: str) -> None:
+    script = f'rmdir "{tmp_path}" && exec "{sys.executable}" -P -m tilescout.experiments {arguments}'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tilescout: the working directory was deleted: run this in another\n"
