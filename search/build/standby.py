@@ -334,7 +334,8 @@ def _folder() -> Path:
     """
     user = os.geteuid()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "tilescout" if runtime and os.path.isdir(runtime) else Path(f"/tmp/tilescout-{user}")
+    there = runtime is not None and os.path.isabs(runtime) and os.path.isdir(runtime)  # a relative one is to be ignored
+    folder = Path(runtime) / "tilescout" if runtime and there else Path(f"/tmp/tilescout-{user}")
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

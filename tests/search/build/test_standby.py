@@ -310,3 +310,10 @@ def test_only_its_user_can_open_a_socket(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as asked:
         asked.connect(str(next(place.glob("*.socket"))))
         assert standby.peer_of(asked)[1] == os.geteuid()
+
+
+def test_a_relative_runtime_folder_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
+    assert standby._folder() == Path(f"/tmp/tilescout-{os.geteuid()}")
+    assert not list(tmp_path.iterdir())
