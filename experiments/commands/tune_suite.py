@@ -3,21 +3,24 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache, cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.progress import Progress, TaskID
 
 from tilescout.experiments.commands.options import suite_problems, write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import chosen_sampler
+from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
@@ -50,7 +53,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     """
     suite = asked.suite
     assert suite is not None
-    from tilescout.search.tracking import SuiteInfo, default_store
+    from tilescout.search.tracking import default_store
 
     check_device(asked.device)
     if asked.sampler is not None:
@@ -80,16 +83,8 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 options=asked.live,
             )
         )
-        sampler = asked.sampler or chosen_sampler(template, engine.device, asked.settings)
-
-        def about() -> SuiteInfo:
-            return SuiteInfo(
-                suite, template.name, engine.device.name, make_sampler(sampler).label, asked.seed,
-                len(problems), engine.provenance.description, engine.objective,
-            )  # fmt: skip
-
         options = TuneOptions(
-            sampler,
+            asked.sampler or chosen_sampler(template, engine.device, asked.settings),
             asked.seed,
             asked.budget(len(problems)),
             studies(asked.store),
@@ -98,33 +93,21 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             library_kernels=asked.library_kernels,
             peers=asked.peers,
         )
+        about = partial(_about, suite, engine, options, len(problems))
         tracking = _Tracking(stack, uri, root, asked, template, about)
         bars.update(task, total=options.budget.trials)
-
-        @cache  # what measures takes a second to be ready, in which the searches begin
-        def say_source() -> None:
-            _LOG.info("%s", engine.provenance.description)
-
-        def show(problem: Problem, trial: TrialRecord) -> None:
-            say_source()
-            bars.update(task, advance=1, description=str(problem))
-
-        def say(problem: Problem, phase: str) -> None:
-            bars.update(task, description=f"{problem}: {phase.partition(';')[0]}")
-
         title = f"{template.name}, suite {suite}, on {engine.device.name}"
-
-        def answer(results: list[StudyResult]) -> None:
-            bars.update(task, description=why_ended(results, options.budget))
-            bars.stop()
-            _print(results, len(problems), title, asked.console)
-
+        show = partial(_print, problems=len(problems), title=title, console=asked.console)
+        display = _Display(bars, task, engine, options.budget, show)
         try:
-            results = tune_suite(engine, problems, options, tracking.of, show, say, answer, complement=asked.complement)
+            results = tune_suite(
+                engine, problems, options, tracking.of, display.trial, display.phase, display.results,
+                complement=asked.complement,
+            )  # fmt: skip
         except SuiteInterrupted as interrupted:
             bars.stop()
             if interrupted.results:
-                _print(interrupted.results, len(problems), title, asked.console)
+                show(interrupted.results)
             write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
             tracking.run.log(interrupted.results)
             raise
@@ -134,6 +117,61 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("%s", asked.shown_at(tracking.run.page))
     return results
+
+
+def _about(suite: str, engine: Engine, options: TuneOptions, problems: int) -> "SuiteInfo":
+    """The description of a suite's run; it waits for what measures."""
+    from tilescout.search.tracking import SuiteInfo
+
+    return SuiteInfo(
+        suite, engine.template.name, engine.device.name, make_sampler(options.sampler).label, options.seed,
+        problems, engine.provenance.description, engine.objective,
+    )  # fmt: skip
+
+
+class _Display:
+    """A bar of the trials of a suite, and the results behind it.
+
+    Parameters
+    ----------
+    bars, task
+        The bar.
+    engine
+        What measures; the log says so with the first trial, for it takes a second to be ready, in which the searches
+        begin.
+    budget
+        When the searches stop.
+    show
+        Prints results.
+    """
+
+    def __init__(
+        self,
+        bars: Progress,
+        task: TaskID,
+        engine: Engine,
+        budget: Budget,
+        show: Callable[[Sequence[StudyResult]], None],
+    ) -> None:
+        self._bars, self._task, self._engine, self._budget, self._show = bars, task, engine, budget, show
+        self._source_said = False
+
+    def trial(self, problem: Problem, trial: TrialRecord) -> None:
+        """Count a trial; see `tune_suite`."""
+        if not self._source_said:
+            self._source_said = True
+            _LOG.info("%s", self._engine.provenance.description)
+        self._bars.update(self._task, advance=1, description=str(problem))
+
+    def phase(self, problem: Problem, phase: str) -> None:
+        """Say what is done for a problem."""
+        self._bars.update(self._task, description=f"{problem}: {phase.partition(';')[0]}")
+
+    def results(self, results: Sequence[StudyResult]) -> None:
+        """End the bar, and print the results."""
+        self._bars.update(self._task, description=why_ended(results, self._budget))
+        self._bars.stop()
+        self._show(results)
 
 
 class _Tracking:
