@@ -421,7 +421,9 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
 
     All that are legal are, until both ends are known. Of one that was never timed nothing is expected.
     """
-    expected = steady_times(grid, Known.of(points, len(grid.legal))).mean[:-1, m - 1]
+    known = Known.of(points, len(grid.legal))
+    sizes = np.union1d(known.sizes, [m])
+    expected = steady_times(grid.at(sizes), known).mean[:-1, np.searchsorted(sizes, m)]
     ordered = [int(row) for row in np.argsort(expected, kind="stable")]
     if not min(points) <= m <= max(points):
         return ordered
