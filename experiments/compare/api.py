@@ -86,7 +86,7 @@ def compare(
         If a table can't be read, or does not hold a problem.
     StoreError
         If the folder can't be written, or has searches that are neither to be kept nor to be dropped, or files of
-        somebody else's.
+        somebody else's, or damaged ones.
     """
     contenders = check_contenders(samplers, Path(models).absolute())
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
@@ -100,6 +100,7 @@ def compare(
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory(prefix="tilescout-")))
         check_comparison_files(folder)
         finished = stack.enter_context(FinishedRuns(folder / SEARCHES, resume, anew))
+        finished.check({case: len(truth) for case, truth in truths.items()})
         for contender in contenders:
             for table in used:
                 contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)

@@ -20,7 +20,7 @@ from tilescout.search.studies.journal import Journal, JournalForm, never
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.closing import Closing
-from tilescout.spaces.errors import StoreError, TableError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.texts import alternatives
@@ -232,6 +232,7 @@ class FinishedRuns(Closing):
     """
 
     def __init__(self, path: Path, resume: bool, anew: bool = False) -> None:
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._journal = Journal(path, FORM, never, new=anew)
@@ -239,7 +240,7 @@ class FinishedRuns(Closing):
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
         try:
             self.traces = [_trace(record) for record in self._journal.earlier]
-        except (StoreError, KeyError, TypeError) as error:
+        except (StoreError, *MALFORMED) as error:
             self.close()
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
         if self.traces and not resume:
@@ -248,6 +249,26 @@ class FinishedRuns(Closing):
                 f"{path.parent} has {len(self.traces)} searches of a comparison: keep them with --resume, drop them "
                 "with --anew, or choose another folder with --out"
             )
+
+    def check(self, sizes: Mapping[Case, int]) -> None:
+        """Refuse searches that tried what a problem does not have.
+
+        Parameters
+        ----------
+        sizes
+            How many configurations each problem has.
+
+        Raises
+        ------
+        StoreError
+            If there is one.
+        """
+        for trace in self.traces:
+            if trace.run.case in sizes and not all(0 <= index < sizes[trace.run.case] for index in trace.indices):
+                raise StoreError(
+                    f"can't use {self._path}: a search of {trace.run.case.label} tried a configuration that the table "
+                    "does not have; choose another folder with --out"
+                )
 
     def left(self, runs: Iterable[Run]) -> list[Run]:
         """Those of `runs` that have not succeeded yet."""
@@ -293,6 +314,12 @@ def _opened(case: Case) -> tuple[Truth, ReplayEngine, Problem]:
 
 def _trace(record: Mapping[str, Any]) -> Trace:
     run = record["run"]
-    return Trace(
-        Run(**{**run, "case": Case(**run["case"])}), tuple(record["indices"]), record["seconds"], record["error"]
-    )
+    case = Case(**run["case"])
+    trace = Trace(Run(**{**run, "case": case}), tuple(record["indices"]), record["seconds"], record["error"])
+    texts = (trace.run.contender, case.table, case.sha256, case.problem, trace.error)
+    numbers = (trace.run.trials, trace.run.seed, *trace.indices)
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+        raise TypeError("a text or number of a search is something else")
+    if not 0 <= trace.seconds < float("inf"):
+        raise ValueError("the seconds of a search are negative, or without end")
+    return trace
