@@ -86,6 +86,8 @@ class LibraryBest:
         texts = (made.library, made.version, made.space)
         if not all(isinstance(text, str) for text in texts) or type(made.listed) is not int:
             raise TypeError("a text or number of the library's best is something else")
+        if not all(type(value) in (int, str) for value in made.configuration.values()):
+            raise TypeError("a configuration has something else than integers and strings")
         for each in (made.ratio, *([] if made.over is None else [made.over])):
             check_interval(each.value, each.low, each.high)
         if not 0 <= made.gpu_seconds < float("inf"):
