@@ -172,15 +172,15 @@ def _expected(frozen: FrozenTrial) -> Expected | None:
 def _outcome(frozen: FrozenTrial) -> Measurement:
     try:
         measurement = Measurement.from_dict(frozen.user_attrs[MEASUREMENT])
-        if frozen.state is TrialState.COMPLETE and not _same(frozen.value, measurement.time_us):
-            raise ValueError(f"its value of {frozen.value} is not the time that was measured")
+        if frozen.state is TrialState.COMPLETE and not _same(frozen.values, measurement.time_us):
+            raise ValueError(f"its value of {frozen.values!r:.100} is not the time that was measured")
     except MALFORMED as error:
         raise _damaged(frozen.number, error) from error
     return measurement
 
 
-def _same(value: float | None, time_us: float) -> bool:
-    return value is not None and math.isfinite(time_us) and math.isclose(value, time_us, rel_tol=1e-6)
+def _same(values: Sequence[float], time_us: float) -> bool:
+    return len(values) == 1 and math.isfinite(time_us) and math.isclose(values[0], time_us, rel_tol=1e-6)
 
 
 def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:

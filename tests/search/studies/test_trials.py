@@ -19,6 +19,7 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.study_store import latest, unused
 from tilescout.search.studies.trials import MEASUREMENT, finished_trials, record_outcome, recover
+from tilescout.spaces.checksums import Chain
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -192,6 +193,26 @@ def test_a_trial_whose_attributes_are_something_else_is_refused(
     made[name] = instead
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
 
+    with pytest.raises(StoreError, match="damaged"):
+        read_and_recover(path, space)
+
+
+@pytest.mark.parametrize("values", [[15.0], [15.0, 15.0], [], [16.0], "15", ["15"], None])
+def test_a_trial_whose_values_are_not_its_time_alone_is_refused(
+    tmp_path: Path, space: SearchSpace, values: object
+) -> None:
+    path = tmp_path / "s.journal"
+    with open_study(path, RandomSampler(seed=0)) as study:
+        record_outcome(study, ask(study, space, 0), measured(1.5))
+    read, written = Chain(), Chain()
+    records = [json.loads(read.check(line)) for line in path.read_bytes().splitlines()]
+    ended = next(record for record in records if record.get("values"))
+    ended["values"] = values
+    path.write_bytes(b"".join(written.seal(json.dumps(record).encode()) + b"\n" for record in records))
+
+    if values == [15.0]:
+        read_and_recover(path, space)
+        return
     with pytest.raises(StoreError, match="damaged"):
         read_and_recover(path, space)
 
