@@ -16,6 +16,9 @@ from tilescout.spaces.texts import printable
 WIDTH = 160
 """Columns of what goes to a file or a pipe, which no terminal cuts: tables of tilescout fit."""
 
+_LONGEST_COLOURED = 500
+"""Characters of a text in which Rich looks for numbers and the like. That takes quadratic time: 80 s of 100,000."""
+
 
 class Console(console.Console):
     """Rich's console, for which a text is a text: no markup, no emoji, no escape sequences, unless asked for."""
@@ -28,6 +31,8 @@ class Console(console.Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A text as it is shown; Rich has all strings pass through here, those in tables too."""
+        if len(text) > _LONGEST_COLOURED:
+            options["highlight"] = False
         return super().render_str(printable(text), **options)
 
     def say(self, text: str, **options: Any) -> None:

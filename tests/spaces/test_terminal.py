@@ -1,5 +1,6 @@
 """Output loses nothing, however narrow the terminal is."""
 
+import time
 from io import StringIO
 
 import pytest
@@ -60,3 +61,12 @@ def test_what_goes_to_a_pipe_is_as_wide_as_our_tables_are_unless_told(monkeypatc
     assert Console(file=StringIO(), width=30).width == 30
     monkeypatch.setenv("COLUMNS", "70")
     assert Console(file=StringIO()).width == 70
+
+
+def test_a_long_text_of_a_table_takes_no_quadratic_time() -> None:
+    grid = Grid()
+    grid.add_column("name")
+    grid.add_row("x" * 30_000)
+    began = time.process_time()
+    Console(file=StringIO()).print(grid)
+    assert time.process_time() - began < 2  # 7 s where each text is searched for numbers
