@@ -250,6 +250,6 @@ def _check_types(record: "Measurement | Timing | Raced | Resources | Clocks") ->
         elif field.type in (int, float):
             fits = type(value) in (int, float)
         else:
-            fits = value is None or field.type != float | None or type(value) in (int, float)
+            fits = value is None or field.type not in (int | None, float | None) or type(value) in (int, float)
         if not fits:
             raise TypeError(f"{field.name} can't be {value!r}")
