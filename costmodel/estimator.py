@@ -53,6 +53,9 @@ class Sample:
         return self.take(np.flatnonzero(~self.censored))
 
 
+_LARGEST_LOG = 100.0  # of a time in µs: some 10^43
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Log times that a model expects of configurations of one problem.
@@ -65,11 +68,20 @@ class Prediction:
         Standard deviation of a configuration's own error, of the same shape: the uncertainty of a ranking.
     shift
         Standard deviation of the error that all configurations of the problem share. It does not change their order.
+
+    Raises
+    ------
+    ModelError
+        If a time is none, as of a damaged model: a study that noted it could not be read again.
     """
 
     mean: Floats
     spread: Floats
     shift: float
+
+    def __post_init__(self) -> None:
+        if not (np.abs(self.mean) <= _LARGEST_LOG).all():
+            raise ModelError("the model expects times that can't be: it is damaged, or was made for something else")
 
     @property
     def std(self) -> Floats:
