@@ -7,7 +7,7 @@ a JSON text. Arrays are checked before they are used.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from importlib.resources import files
 from io import BytesIO
 from itertools import pairwise
@@ -74,6 +74,9 @@ class ModelCard:
         The tables it was trained on.
     rows
         Measurements that it was trained on.
+    sha256
+        Of the bytes that the model was read from, which tell it from others of its name; empty for one that was not
+        read.
     """
 
     space: str
@@ -81,6 +84,7 @@ class ModelCard:
     problems: tuple[str, ...]
     tables: tuple[TrainingTable, ...]
     rows: int
+    sha256: str = field(default="", compare=False)
 
 
 def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
@@ -100,7 +104,7 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
         arrays |= _forest_arrays(part) if isinstance(part, CorrectedForest) else _network_arrays(part)
     about = {
         "format": FORMAT,
-        "card": asdict(card),
+        "card": {name: value for name, value in asdict(card).items() if name != "sha256"},
         "names": model.fitted.names,
         "constants": {_name(part): None if part.constants is None else asdict(part.constants) for part in parts},
         "errors": asdict(model.fitted.errors),
@@ -138,14 +142,16 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
         If the file is missing, damaged or of another format.
     """
     try:
-        arrays = read_arrays(read_regular(path, _LARGEST), _UNPACKED)
+        content = read_regular(path, _LARGEST)
+        arrays = read_arrays(content, _UNPACKED)
         about = parse_json(str(arrays.pop("card")))
         if about["format"] not in (_ONE_TABLE, FORMAT):
             raise ModelError(
                 f"model {path}: format {one_line(str(about['format']), 20)}, this tilescout reads {_ONE_TABLE} and "
                 f"{FORMAT}; train it anew with `tilescout train`"
             )
-        card, names, errors = _card(about["card"]), _names(about["names"]), _numbers(Errors, about["errors"])
+        card = replace(_card(about["card"]), sha256=hashlib.sha256(content).hexdigest())
+        names, errors = _names(about["names"]), _numbers(Errors, about["errors"])
         constants = {
             name: None if told is None else _numbers(Constants, told) for name, told in about["constants"].items()
         }
@@ -168,21 +174,6 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     if networks is not None:
         return RankingModel.of(networks, errors), card
     raise ModelError(f"model {path} is damaged: it holds neither trees nor networks; train it anew")
-
-
-def model_digest(path: Path) -> str:
-    """The SHA-256 of a model's file, which tells it from others of its name.
-
-    Raises
-    ------
-    ModelError
-        If the file can't be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ModelError(f"can't read the model {path}: {error.strerror}") from error
 
 
 def shipped_model(space: str, device: str) -> Path | None:

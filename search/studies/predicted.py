@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, model_digest
+from tilescout.costmodel.persistence import load_model
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
@@ -46,7 +46,5 @@ def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) ->
     trials = [
         replace(trial, expected=Expected.of(prediction, part.index(trial.configuration))) for trial in result.trials
     ]
-    about = replace(
-        info, model=str(path), hindsight=str(info.problem) in card.problems, model_sha256=model_digest(path)
-    )
+    about = replace(info, model=str(path), hindsight=str(info.problem) in card.problems, model_sha256=card.sha256)
     return replace(result, info=about, trials=trials)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 import optuna
 
-from tilescout.costmodel.persistence import model_digest
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
@@ -409,7 +408,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         size=len(space),
         model=str(sampler.model_file or ""),
         hindsight=sampler.hindsight,
-        model_sha256=model_digest(sampler.model_file) if sampler.model_file is not None else "",
+        model_sha256=sampler.model_sha256,
     )
     record_info(study, info)
     return info

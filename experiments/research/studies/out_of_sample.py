@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.costmodel.persistence import load_model, model_digest, shipped_model
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import collected, processes_option, seed_option
 from tilescout.experiments.compare.inference import geometric_mean, share_interval
 from tilescout.experiments.compare.processes import each
@@ -90,7 +90,7 @@ def training_of(path: Path) -> Training:
             raise ModelError(f"model {path} learned from {known.name}, which is not among the shipped tables")
         seconds += float(np.asarray(shipped[known.sha256].data["gpu_seconds"]).sum())
     names = ", ".join(known.name for known in card.tables)
-    return Training(path.name, model_digest(path), names, len(card.problems), seconds)
+    return Training(path.name, card.sha256, names, len(card.problems), seconds)
 
 
 @dataclass(frozen=True)

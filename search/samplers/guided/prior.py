@@ -73,6 +73,11 @@ class Prior:
         return Path(self._given)
 
     @property
+    def sha256(self) -> str:
+        """The SHA-256 of the bytes that the model was read from; empty without a model, or if it came from no file."""
+        return self._loaded[1].sha256 if self._loaded is not None else ""
+
+    @property
     def hindsight(self) -> bool:
         """Whether the model was trained on the problem of the space."""
         return self._loaded is not None and not self.of_relative and str(self.space.problem) in self._loaded[1].problems

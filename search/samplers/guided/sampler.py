@@ -153,6 +153,11 @@ class GuidedSampler(SpaceSampler):
         return self.about.prior.file if self._space is not None else None
 
     @property
+    def model_sha256(self) -> str:  # type: ignore[override]
+        """The SHA-256 of the bytes that the model was read from; empty as `model_file` is None."""
+        return self.about.prior.sha256 if self._space is not None else ""
+
+    @property
     def hindsight(self) -> bool:  # type: ignore[override]
         """Whether the model was trained on the problem of the space."""
         return self._space is not None and self.about.prior.hindsight

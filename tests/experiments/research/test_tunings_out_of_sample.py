@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilescout.costmodel.persistence import model_digest, shipped_model
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.out_of_sample import kinds, speeds
 from tilescout.experiments.research.studies.tunings_out_of_sample import drawn, fastest, figures, tuned
@@ -65,7 +65,7 @@ def test_a_tuning_is_the_real_command_and_names_its_model(tmp_path: Path, copy_s
     found = tuned("gemm_sm90", "1024x1024x1024:bf16", model, "replay", tmp_path / "store")
     assert found["result"]["problem"] == "1024x1024x1024:bf16"
     assert found["result"]["model"] == {
-        "name": model.name, "sha256": model_digest(model), "trained_on_problem": True,
+        "name": model.name, "sha256": load_model(model)[1].sha256, "trained_on_problem": True,
     }  # fmt: skip
     assert found["compiled"] == 0  # a replay compiles nothing
     assert found["wall_seconds"] > 0

@@ -1,6 +1,7 @@
 """The sampler of a search for which nobody names one."""
 
 import logging
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,19 @@ def test_a_tiling_that_fails_is_refused_with_its_error() -> None:
     space = Broken().space(GemmProblem(512, 512, 4096), DEVICES["h200"])
     with pytest.raises(SpaceError, match="own: the tiling of its template failed: KeyError"):
         _ = GuidedSampler(space, 0).prior
+
+
+def test_a_model_whose_file_is_replaced_behind_it_is_told_by_the_bytes_that_were_read(tmp_path: Path) -> None:
+    shipped = shipped_model("gemm_sm90", "h200")
+    assert shipped is not None
+    path, content = tmp_path / "model.npz", shipped.read_bytes()
+    path.write_bytes(content)
+    space = QuackSm90Template().space(GemmProblem(512, 512, 4096), DEVICES["h200"]).subset(range(0, 9000, 300))
+    sampler = GuidedSampler(space, 0, model=path)
+    assert sampler.prior is not None
+    path.write_bytes(b"another model")
+    assert sampler.model_sha256 == sha256(content).hexdigest()
+    assert not GuidedSampler(space, 0, model=None).model_sha256
 
 
 def test_a_cost_model_that_is_named_guides_wherever_it_is_of() -> None:
