@@ -253,7 +253,7 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
     Raises
     ------
     SpaceError
-        If a setting is malformed, its knob or value unknown, or the outcome not legal.
+        If a setting is malformed, its knob or value unknown, a knob set twice, or the outcome not legal.
     """
     default = template.default_in(space)
     if not settings:
@@ -261,7 +261,7 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
             return space[space.index(default)]
         except SpaceError as error:
             raise SpaceError(f"the default of {template.name} is not legal: {error}") from error
-    values = dict(default)
+    values, changed = dict(default), set[str]()
     knobs, first = {knob.name: knob for knob in space.knobs}, space.knobs[0]
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -271,6 +271,9 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
             )
         if name not in knobs:
             raise SpaceError(f"{space.name} has no knob {name!r}, its knobs are {', '.join(knobs)}")
+        if name in changed:
+            raise SpaceError(f"{name} is set twice: name one value")
+        changed.add(name)
         values[name] = knobs[name].parse(text)
     return space[space.index(values)]
 

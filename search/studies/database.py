@@ -265,12 +265,14 @@ class Database(StudyStore):
 def _parse(url: str) -> "URL":
     import sqlalchemy
 
+    expected = "expected postgresql://user:password@host/name or sqlite:////file"
     try:
         address = sqlalchemy.make_url(url)
+        address.get_dialect()
+    except sqlalchemy.exc.NoSuchModuleError as error:
+        raise StoreError(f"no database that can hold studies is called {address.drivername!r}: {expected}") from error
     except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-        raise StoreError(
-            "malformed address of a database: expected postgresql://user:password@host/name or sqlite:////file"
-        ) from error
+        raise StoreError(f"malformed address of a database: {expected}") from error
     # SQLAlchemy's own default changed between its releases.
     return address.set(drivername="postgresql+psycopg") if address.drivername == "postgresql" else address
 

@@ -136,6 +136,11 @@ def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answ
     assert answer in refusal("compile", "gemm_sm90", *PROBLEM, "--set", setting)
 
 
+def test_a_knob_that_is_set_twice_is_refused(refusal: Refusal) -> None:
+    settings = "--set", "tile_m=64", "--set", "tile_m=128"
+    assert "tile_m is set twice" in refusal("compile", "gemm_sm90", *PROBLEM, *settings)
+
+
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize(
     ("command", "advice"),

@@ -337,7 +337,7 @@ def test_studies_in_postgresql_are_read_in_transactions_that_may_not_write(postg
         ("postgresql://somebody:secret@127.0.0.1:1/studies", r"somebody:\*\*\*@127.0.0.1:1/studies failed \(.*refused"),
         ("sqlite://", "is no file"),
         ("sqlite:////nowhere/at/all.db", "unable to open database file"),
-        ("nonsense://host/name", "nonsense"),
+        ("nonsense://host/name", "is called 'nonsense': expected postgresql://"),
         ("postgresql://host:port/name", "malformed address"),
         ("oracle+oracledb://host/name", "driver that is not installed"),
     ],
