@@ -313,18 +313,16 @@ class _Builder:
     def settled(self) -> Dispatcher:
         """The dispatcher of what was measured, with the kernels that serve anything alone."""
         kept = self._kept = _right(self._kept, self._points)
-        planned = self._planned()
-        times, found, choice = steady_times(self._grid.take(kept), self._known(False)), *planned[1:]
+        _, found, choice = self._planned()
+        times = steady_times(self._grid.take(kept), self._known(False))
         served = times.regret[choice, np.arange(len(times.sizes))]
-        serving, options = used(found), self._options
-        glances = tuple(self._looked.found.values())
+        rows = [kept[number] for number in used(found)]
         points = [self._points[m] for m in sorted(self._points)]
-        told = corrected_points(glances, points, self._looked.count)
-        rows = [kept[number] for number in serving]
+        glances = corrected_points(tuple(self._looked.found.values()), points, self._looked.count)
         return replace(
-            _dispatcher(self._source.kernels.take(kept), found, self._choices, options),
+            _dispatcher(self._source.kernels.take(kept), found, self._choices, self._options),
             points=tuple(point.only(rows) for point in points),
-            glances=tuple(glance.only(rows) for glance in told),
+            glances=tuple(glance.only(rows) for glance in glances),
             regret=Regrets.of(served, times.sizes),
             bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
         )
