@@ -41,6 +41,8 @@ autodoc_default_options = {
     "show-inheritance": True,
     "ignore-module-all": True,  # what a module names again is described where it is defined
 }
+# With an entry for every class and method, the tree of contents that stands on each page took a third of the build.
+toc_object_entries = False
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
