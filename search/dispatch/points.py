@@ -265,9 +265,9 @@ def check_numbers(points: Sequence[Point], kernels: int, most_rows: int) -> None
     ValueError
         If there is one.
     """
+    there = {*range(kernels)}
     for point in points:
-        numbers = {*point.ratios, *point.slower, *point.failed}
-        if point.m > most_rows or not numbers <= {*range(kernels)}:
+        if point.m > most_rows or not {*point.ratios, *point.slower, *point.failed} <= there:
             raise ValueError(f"it has times at {point.m} of {most_rows} rows, or of kernels beyond its {kernels}")
 
 
