@@ -1,4 +1,4 @@
-"""Relatives: kernels that describe their work in the same terms, so that the model of one speaks of the others.
+"""Relatives: kernels, and devices, that are described in the same terms: the model of one speaks of the others.
 
 A kernel that no table holds may still be a tiled matrix product. The features of those name no knob
 (`tilescout.costmodel.features`), so a model that learned from one such kernel predicts another one. It ranks well: the
@@ -6,24 +6,57 @@ log times that the shipped model of ``gemm_sm90`` expects of cuBLASLt's algorith
 by 0.94 in the median of 21 problems (H200, 2026-11-22). Kernels of grouped products are relatives where their knobs are
 the same: the model of ``grouped_gemm_sm90`` ranks the same products with SwiGLU behind them
 (`experiments/results/grouped-swiglu.md`). A model does not know how wrong it is of a relative, so `doubted` says.
+
+Devices of one architecture are siblings. Features hold how much slower memory is there, how many multiprocessors there
+are and how large the L2 is, so that a model of one predicts times on another.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction
+from tilescout.costmodel.persistence import shipped_model
 from tilescout.spaces.description import Describes
+from tilescout.spaces.devices import siblings
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
 
-ERROR = 0.2
-"""Standard deviation of the error that a model has of a relative, beside the one that it states: of the log time of
-each configuration, and of all together. Beyond what was stated, it was 0.03, 0, 0.05, 0.16 and 0.29 where models had
-not seen a schedule, swapped operands, a split k, fp8 and cuBLASLt; of 0.1 to 0.4, no value searched better on all."""
+
+@dataclass(frozen=True)
+class Error:
+    """Standard deviations of the error that a model has of a relative or on a sibling, beside what it states.
+
+    Attributes
+    ----------
+    spread
+        Of the log time of each configuration.
+    shift
+        Of the log times of all configurations of a problem together.
+    """
+
+    spread: float
+    shift: float
+
+
+OF_RELATIVE = Error(0.2, 0.2)
+"""Of another kernel. Beyond what was stated, it was 0.03, 0, 0.05, 0.16 and 0.29 where models had not seen a schedule,
+swapped operands, a split k, fp8 and cuBLASLt; of 0.1 to 0.4, no value searched better on all."""
+
+OF_SIBLING = Error(0.05, 0.1)
+"""Of the same kernel on another device of the architecture."""
+
+
+def model_for(space: str, device: str) -> Path | None:
+    """The shipped model of a space on a device or, if there is none, on a sibling of it; None if there is none either.
+
+    Siblings are tried in the order of `siblings`.
+    """
+    found = (shipped_model(space, each) for each in (device, *siblings(device)))
+    return next((path for path in found if path is not None), None)
 
 
 def relative_model(space: Describes | str, device: str) -> Path | None:
@@ -34,8 +67,13 @@ def relative_model(space: Describes | str, device: str) -> Path | None:
     space
         The template of the space, also one that no package registers; or the name of one that is known.
     device
-        The name of the device.
+        The name of the device. If none of it is shipped, one of a sibling is taken.
     """
+    found = (_relative_on(space, each) for each in (device, *siblings(device)))
+    return next((path for path in found if path is not None), None)
+
+
+def _relative_on(space: Describes | str, device: str) -> Path | None:
     terms = _terms(space)
     if not terms:
         return None
@@ -49,10 +87,12 @@ def relative_model(space: Describes | str, device: str) -> Path | None:
     )
 
 
-def doubted(prediction: Prediction) -> Prediction:
-    """The prediction of a model for a relative, with the error that it has there."""
+def doubted(prediction: Prediction, error: Error = OF_RELATIVE) -> Prediction:
+    """The prediction of a model for a relative or on a sibling, with the error that it has there."""
     return replace(
-        prediction, spread=np.hypot(prediction.spread, ERROR), shift=float(np.hypot(prediction.shift, ERROR))
+        prediction,
+        spread=np.hypot(prediction.spread, error.spread),
+        shift=float(np.hypot(prediction.shift, error.shift)),
     )
 
 

@@ -78,3 +78,15 @@ def find_device(name: str) -> Device:
         if name in (device.name, device.product):
             return device
     raise DeviceError(f"unknown device {name!r}, known are {', '.join(DEVICES)}")
+
+
+def siblings(name: str) -> list[str]:
+    """The short names of the other known devices of a device's architecture, of the most alike in size first.
+
+    Code of one runs on the others. None where the device is unknown.
+    """
+    own = DEVICES.get(name)
+    if own is None:
+        return []
+    others = [each for each in DEVICES.values() if each.arch == own.arch and each is not own]
+    return [each.name for each in sorted(others, key=lambda each: abs(each.sms - own.sms))]

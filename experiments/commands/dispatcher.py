@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.dispatcher_plot import draw
 from tilescout.experiments.commands.options import (
     STDOUT,
@@ -239,10 +240,11 @@ def _models(asked: DispatcherRequest, kernels: Kernels) -> tuple[Models, str]:
     found, origins = {}, []
     for template in dict.fromkeys(kernels.templates):
         named = asked.model if template is kernels.templates[0] else None
-        path = named if named is not None else shipped_model(template.name, kernels.device.name)
+        path = named if named is not None else model_for(template.name, kernels.device.name)
         if path is not None:
             found[template.name], card = load_model(path)
-            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems")
+            place = "" if card.device == kernels.device.name else f" on {card.device}"
+            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems{place}")
     return found, f"learned from {' and '.join(origins)}"
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import model_for
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.knobs import Configuration
@@ -63,7 +64,7 @@ def _kind(configuration: Configuration) -> tuple[object, ...]:
 
 @cache
 def _model(space: str, device: str) -> CostModel | None:
-    path = shipped_model(space, device)
+    path = model_for(space, device)
     if path is None:
         return None
     try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import model_for
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.measure.library_best import CANDIDATES, LibraryBest
 from tilescout.search.measure.race import Estimate
@@ -90,7 +91,7 @@ def _promising(template: KernelTemplate, space: SearchSpace | None, count: int) 
     """The kernels that the library would choose among, and of the others those that are expected to be fastest."""
     if space is None:
         return []
-    if (path := shipped_model(template.name, space.device.name)) is None:
+    if (path := model_for(template.name, space.device.name)) is None:
         raise CannotMeasureError(
             f"no cost model of {template.name} on {space.device.name} is shipped, which would say what to time beyond "
             f"the library's own list: ask for at most {CANDIDATES}"

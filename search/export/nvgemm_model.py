@@ -15,10 +15,11 @@ import numpy as np
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import Features, tiling_features
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import model_for
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.nvgemm_ranker import NAMES, Ranker, Tiling
-from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.devices import Device, find_device, siblings
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.tiling import Tiling as Division
@@ -41,7 +42,8 @@ def learned_ranker(
     keep
         How many candidates TorchInductor is left to time.
     model
-        The file of a model of ``gemm_sm90``; without one, that which comes with the package.
+        The file of a model of ``gemm_sm90``, on this device or a sibling of it; without one, that which comes with the
+        package.
     decided
         What searches among these kernels decided: see `pins`.
 
@@ -50,11 +52,11 @@ def learned_ranker(
     ModelError
         If there is no model of this device, or it can't be read.
     """
-    found = model if model is not None else shipped_model(_MODEL_OF, device)
+    found = model if model is not None else model_for(_MODEL_OF, device)
     if found is None:
         raise ModelError(f"no model of {_MODEL_OF} on {device} is shipped: name the file of one")
     learned, card = load_model(found)
-    if (card.space, card.device) != (_MODEL_OF, device):
+    if card.space != _MODEL_OF or card.device not in (device, *siblings(device)):
         raise ModelError(f"model {found} is of {card.space} on {card.device}, not of {_MODEL_OF} on {device}")
     here = find_device(device)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tilescout.costmodel.persistence import shipped_model
-from tilescout.costmodel.relatives import relative_model
+from tilescout.costmodel.relatives import model_for, relative_model
 from tilescout.spaces.description import Describes
 
 
@@ -28,7 +28,7 @@ def choose_sampler(space: Describes | str, device: str, *, with_model: bool = Fa
 
     Both lead the comparisons of their kind: on recorded tables of the GEMM, and on spaces of other people's kernels
     that no model knows (`experiments/results/strategies-on-gemm.md`, `strategies-on-other-kernels.md`). A model of a
-    relative is one, too (`tilescout.costmodel.relatives`).
+    sibling of the device, or of a relative of the kernel, is one, too (`tilescout.costmodel.relatives`).
 
     Parameters
     ----------
@@ -44,6 +44,9 @@ def choose_sampler(space: Describes | str, device: str, *, with_model: bool = Fa
     name = space if isinstance(space, str) else space.name
     if shipped_model(name, device) is not None:
         return Choice("guided", f"a cost model of {name} on {device} is shipped")
+    sibling = model_for(name, device)
+    if sibling is not None:
+        return Choice("guided", f"no cost model of {name} on {device} is shipped, but one of a sibling: {sibling.stem}")
     relative = relative_model(space, device)
     if relative is not None:
         return Choice(

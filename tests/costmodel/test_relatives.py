@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tilescout.costmodel import Features, Prediction, space_features
 from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.costmodel.relatives import ERROR, doubted, relative_model
+from tilescout.costmodel.relatives import OF_RELATIVE, OF_SIBLING, Error, doubted, model_for, relative_model
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 
@@ -29,7 +29,30 @@ from tilescout.spaces.templates import find_template
 )
 def test_a_product_without_a_model_has_that_of_one_that_is_described_alike(space: str, relative: str) -> None:
     assert relative_model(space, "h200") == (shipped_model(relative, "h200") if relative else None)
-    assert relative_model(space, "b200") is None  # nothing of that device is shipped
+    assert relative_model(space, "h100") == relative_model(space, "h200")  # a sibling's
+    assert relative_model(space, "b200") is None  # nothing of that architecture is shipped
+
+
+def test_a_device_without_a_model_has_that_of_a_sibling() -> None:
+    shipped = shipped_model("gemm_sm90", "h200")
+    assert shipped is not None
+    assert model_for("gemm_sm90", "h200") == model_for("gemm_sm90", "h100") == model_for("gemm_sm90", "h100-pcie")
+    assert model_for("gemm_sm90", "h100") == shipped
+    assert shipped_model("gemm_sm90", "h100") is None
+    assert model_for("gemm_sm90", "b200") is None
+    assert model_for("gemm_sm90", "unheard-of") is None
+    assert model_for("quack_sm90", "h100") is None  # of another kernel it is a relative's
+
+
+def test_the_model_of_a_sibling_expects_longer_times_where_memory_is_slower() -> None:
+    path, template = model_for("gemm_sm90", "h100"), find_template("gemm_sm90")
+    assert path is not None
+    model, problem = load_model(path)[0], template.parse("16x8192x8192:bf16")  # reads B, and does little else
+    times = {
+        device: model.predict(space_features(template.space(problem, find_device(device)), template)).mean
+        for device in ("h100", "h200")
+    }
+    assert 0.1 < times["h100"].min() - times["h200"].min() <= np.log(4.8 / 3.35)
 
 
 def test_the_model_of_a_relative_takes_the_features_of_the_space() -> None:
@@ -51,10 +74,12 @@ def test_configurations_of_alike_features_lie_near_one_another() -> None:
     assert likeness.points(other).tolist() == [[2.0]]
 
 
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 10))
-def test_what_a_relative_says_is_believed_less_and_says_the_same(spreads: list[float], shift: float) -> None:
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 10), st.sampled_from([OF_RELATIVE, OF_SIBLING]))
+def test_what_a_relative_says_is_believed_less_and_says_the_same(
+    spreads: list[float], shift: float, error: Error
+) -> None:
     told = Prediction(np.arange(len(spreads), dtype=np.float64), np.array(spreads), shift)
-    less = doubted(told)
+    less = doubted(told, error)
     assert (less.mean == told.mean).all()
-    assert (less.spread >= np.maximum(told.spread, ERROR)).all()
-    assert less.shift >= max(shift, ERROR)
+    assert (less.spread >= np.maximum(told.spread, error.spread)).all()
+    assert less.shift >= max(shift, error.shift)

@@ -35,7 +35,8 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.dispatch_figures import MEASURED, again_slowest, figures, largest
 from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
@@ -363,7 +364,7 @@ def draw_regrets(result: Mapping[str, Any], path: Path) -> None:
 
 
 def _model(template: KernelTemplate, device: Device) -> CostModel:
-    shipped = shipped_model(template.name, device.name)
+    shipped = model_for(template.name, device.name)
     if shipped is None:
         raise ModelError(f"no model of {template.name} on {device.name} is shipped: nothing says what to time")
     return load_model(shipped)[0]

@@ -10,6 +10,7 @@ fastest of that race then run in one of their own, in the same heats where they 
 answer's time over the other's there, less 1: what was picked in one race is judged in the other.
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -75,7 +76,9 @@ def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptio
         Trials behind it.
     """
     engine: Engine = next(iter(engines.values()))
+    started = time.perf_counter()
     tuned = tune_suite(engine, [problem], options)
+    seconds = time.perf_counter() - started
     answer = fastest(tuned)
     assert answer.best is not None
     all_ = [longer(engines[result.info.space], problem, options, result, further) for result in tuned]
@@ -87,8 +90,8 @@ def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptio
     runners[ANSWER] = answer.info.space, answer.best.configuration
     race = raced_by_space(engines, problem, runners)
     best = fastest_of(race)
-    found = {"tuned": [summary(result) for result in tuned], "all": [summary(result) for result in all_], "race": race}
-    found |= {"answer": answer.info.space, "best": best}
+    found: dict[str, Any] = {"tuned": [summary(result) for result in tuned], "all": [summary(result) for result in all_], "race": race}
+    found |= {"answer": answer.info.space, "best": best, "seconds": seconds}
     if runners[best] == runners[ANSWER]:
         return {**found, "again": {}, "regret": [0.0, 0.0, 0.0]}
     again = raced_by_space(engines, problem, {name: runners[name] for name in (ANSWER, best)})
@@ -118,8 +121,15 @@ def fastest_of(race: Race) -> str:
 
 
 def summary(result: StudyResult) -> dict[str, Any]:
-    """The figures of a study, as JSON."""
-    return {"space": result.info.space, "trials": len(result.trials), "stopped": result.stopped or ""}
+    """The figures of a study and the ratios to `torch.mm` of its trials, as JSON."""
+    timed = [(dict(each.configuration), each.measurement.timing) for each in result.trials]
+    return {
+        "space": result.info.space,
+        "trials": len(result.trials),
+        "stopped": result.stopped or "",
+        "model": Path(result.info.model).name,
+        "measured": [[configuration, timing.ratio] for configuration, timing in timed if timing is not None],
+    }
 
 
 def regret(answer: list[list[float]], best: list[list[float]]) -> list[float]:
@@ -138,14 +148,16 @@ def line(name: str, found: dict[str, Any]) -> str:
     spaces = ", ".join(f"{one['space']} {one['trials']}" for one in found["tuned"])
     trials = sum(one["trials"] for one in found["all"])
     value, low, high = found["regret"]
-    return f"{name:>24}  {value:6.2%} [{low:6.2%}, {high:6.2%}]  {found['answer']}; tried {spaces}; in all {trials}"
+    text = f"{name:>24}  {value:6.2%} [{low:6.2%}, {high:6.2%}]  {found['answer']}; tried {spaces}"
+    return f"{text} in {found['seconds']:.1f} s; in all {trials}"
 
 
 @study(GPU)
 @click.option("--drawn", "seed", type=click.IntRange(min=0), required=True, help="Draw the problems by this seed.")
 @click.option("--count", default=4, show_default=True, help="How many problems.")
+@click.option("--sampler", default="guided", show_default=True, help="Of the searches, as `tune --sampler` has it.")
 @click.option("--further", default=80, show_default=True, help="Trials in each space behind its tuning.")
-def main(run: Run, seed: int, count: int, further: int) -> None:
+def main(run: Run, seed: int, count: int, sampler: str, further: int) -> None:
     """Judge the answers of tunings, and print their regrets."""
     template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
     done = dict[str, Any]()
@@ -154,7 +166,7 @@ def main(run: Run, seed: int, count: int, further: int) -> None:
         engine = stack.enter_context(make_engine(template, problems[0], artifacts(Path(folder)), device="cuda", gpus=1))
         assert isinstance(engine, LocalEngine)
         engines = {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
-        options = TuneOptions("guided", 0, Budget(FIRST), studies(Path(folder)), race=RaceOptions())
+        options = TuneOptions(sampler, 0, Budget(FIRST), studies(Path(folder)), race=RaceOptions())
         for problem in problems:
             done[str(problem)] = judged(engines, problem, options, further)
             run.keep({"problems": done})

@@ -13,9 +13,9 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
-from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
+from tilescout.costmodel.persistence import ModelCard, load_model
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed
-from tilescout.costmodel.relatives import doubted, relative_model
+from tilescout.costmodel.relatives import OF_SIBLING, doubted, model_for, relative_model
 from tilescout.search.samplers.guided.history import limited
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
@@ -24,7 +24,8 @@ from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 
 SHIPPED = "shipped"
-"""Take the model that comes with the package for the space and device or, if there is none, for a relative of it."""
+"""Take the model that comes with the package for the space and the device. If there is none, take that of a sibling of
+the device; if there is none either, that of a relative of the space."""
 
 
 class Prior:
@@ -69,7 +70,7 @@ class Prior:
             return None
         if self._given == SHIPPED:
             name, device = self.space.name, self.space.device.name
-            return shipped_model(name, device) or relative_model(self.space.template or name, device)
+            return model_for(name, device) or relative_model(self.space.template or name, device)
         return Path(self._given)
 
     @property
@@ -86,6 +87,11 @@ class Prior:
     def of_relative(self) -> bool:
         """Whether the model is one of another kernel; see `tilescout.costmodel.relatives`."""
         return self._loaded is not None and self._loaded[1].space != self.space.name
+
+    @property
+    def of_sibling(self) -> bool:
+        """Whether the model is one of another device of the same architecture."""
+        return self._loaded is not None and self._loaded[1].device != self.space.device.name
 
     @cached_property
     def of_library(self) -> bool:
@@ -224,7 +230,9 @@ class Prior:
 
     def _predict(self, model: CostModel, features: Features) -> Prediction:
         predicted = model.foresee(features)
-        return doubted(predicted) if self.of_relative else predicted
+        if self.of_relative:
+            predicted = doubted(predicted)
+        return doubted(predicted, OF_SIBLING) if self.of_sibling else predicted
 
     @cached_property
     def _loaded(self) -> tuple[CostModel, ModelCard] | None:

@@ -10,11 +10,13 @@ import pytest
 from tilescout.costmodel.persistence import shipped_model
 from tilescout.search import tune
 from tilescout.search.samplers import SAMPLERS, choose_sampler
-from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.guided import SHIPPED, GuidedOptions, GuidedSampler
+from tilescout.search.samplers.guided.prior import Prior
 from tilescout.spaces.constraints import Columns
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.template import GemmSm90Template
 from tilescout.spaces.libraries.quack import QuackSm90Template
 from tilescout.spaces.tiling import Tiling
 
@@ -33,6 +35,25 @@ def test_the_model_of_a_relative_guides_where_no_other_is_shipped() -> None:
     assert choice.sampler == "guided"
     assert "no cost model of quack_sm90 on h200 is shipped, but one of a relative: gemm_sm90-h200" in choice.reason
     assert choose_sampler("softmax_sm90", "h200").sampler == "guided-cold"
+
+
+def test_the_model_of_a_sibling_of_the_device_guides_and_is_believed_less() -> None:
+    choice = choose_sampler("gemm_sm90", "h100")
+    assert choice.sampler == "guided"
+    assert "no cost model of gemm_sm90 on h100 is shipped, but one of a sibling: gemm_sm90-h200" in choice.reason
+    assert "but one of a relative: gemm_sm90-h200" in choose_sampler("quack_sm90", "h100").reason
+    of = {}
+    for device in ("h100", "h200"):
+        space = GemmSm90Template().space(GemmProblem(512, 512, 4096), DEVICES[device])
+        of[device] = Prior(space.subset(range(0, len(space), 300)), SHIPPED, None, GuidedOptions())
+        assert of[device].model is not None
+    assert of["h100"].of_sibling
+    assert not of["h200"].of_sibling
+    assert not of["h100"].of_relative
+    less, own = of["h100"].of_model, of["h200"].of_model
+    assert less is not None
+    assert own is not None
+    assert less.shift > own.shift
 
 
 class Own(QuackSm90Template):
