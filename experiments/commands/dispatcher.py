@@ -209,7 +209,9 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         beside = [stack.enter_context(engine.beside(each)) for each in others]
         versions = {**engine.versions, "protocol": engine.protocol}
         described = engine.provenance.description
-        return measure_dispatcher(Sweep(engine, chosen, beside).wait(), asked.options, described, versions, _watch)
+        return measure_dispatcher(
+            Sweep(engine, chosen, beside, most_rows=asked.most_rows).wait(), asked.options, described, versions, _watch
+        )
 
 
 def _watch(point: Point) -> None:

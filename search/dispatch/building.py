@@ -200,7 +200,7 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
     points, glances = (
         Known.of({each.m: each for each in held}, len(kernels)) for held in (dispatcher.points, dispatcher.glances)
     )
-    times = steady_times(Grid.of(kernels, dispatcher.most_rows), points.beside(glances))
+    times = steady_times(Grid.of(kernels, dispatcher.most_rows, dispatcher.named), points.beside(glances))
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -238,10 +238,10 @@ class _Builder:
     def __init__(self, source: Source, options: DispatchOptions, watch: Watch) -> None:
         self._started = time.monotonic()
         self._source, self._options, self._watch = source, options, watch
-        self._grid = Grid.of(source.kernels, options.most_rows)
+        self._grid = Grid.of(source.kernels, options.most_rows, source.named)
         self._points: dict[int, Point] = {}
-        most = options.most_rows
-        sizes = {*glanced_sizes(most), *fine_sizes(most), *self._grid.sizes[thinned(self._grid.sizes)].tolist()}
+        self._fine = fine_sizes(options.most_rows, self._grid.library)
+        sizes = {*glanced_sizes(options.most_rows), *self._fine, *self._grid.sizes[thinned(self._grid.sizes)].tolist()}
         self._looked = Looked(source, self._grid, sizes, self._points)
         self._choices: list[Kept] = []
         self._kept: tuple[int, ...] = ()
@@ -274,7 +274,7 @@ class _Builder:
         """Choose once more, by what races told of glances, and glance closely at the kernels that are kept."""
         options = self._options
         self._keep_best(self._until(options.racing + options.again / 2))
-        self._looked.glance(self._kept, fine_sizes(options.most_rows), self._until(options.looking), _CLOSE)
+        self._looked.glance(self._kept, self._fine, self._until(options.looking), _CLOSE)
 
     def race(self, share: float) -> None:
         """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest.
@@ -323,6 +323,7 @@ class _Builder:
             _dispatcher(self._source.kernels.take(kept), found, self._choices, self._options),
             points=tuple(point.only(rows) for point in points),
             glances=tuple(glance.only(rows) for glance in glances),
+            named=self._source.named,
             regret=Regrets.of(served, times.sizes),
             bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
         )

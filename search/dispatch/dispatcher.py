@@ -10,6 +10,7 @@ from typing import Any
 from tilescout.search.dispatch.glances import corrected_points
 from tilescout.search.dispatch.plan import Regrets, Stretch
 from tilescout.search.dispatch.points import Point, check_numbers, check_order, check_points
+from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
@@ -20,10 +21,10 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 
 KIND = "tilescout dispatcher"
-FORMAT = 4
+FORMAT = 5
 _UNSEALED = 1  # the last format without a checksum
 _ALONE = 3  # the last format whose kernels are all of one space
-_READ = (1, 2, 3, 4)
+_READ = (1, 2, 3, 4, 5)
 SLOWER = 0.01
 """No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
 MOST_KERNELS, LARGEST_M = 64, 1 << 20
@@ -69,6 +70,8 @@ class Dispatcher:
     glances
         What glances told of them at other m, or of others of them, as if it were in sandwiches, in rising order of m:
         nothing was verified there.
+    named
+        The kernels that the library names; None if it was not asked.
     regret
         The regret against the best of the kernels and the library at every m, by the estimate.
     bound
@@ -90,6 +93,7 @@ class Dispatcher:
     versions: Mapping[str, str] = field(default_factory=dict)
     points: tuple[Point, ...] = ()
     glances: tuple[Point, ...] = ()
+    named: LibraryKernels | None = None
     regret: Regrets | None = None
     bound: Regrets | None = None
     counts: tuple[Count, ...] = ()
@@ -141,6 +145,7 @@ class Dispatcher:
             "ranges": [{**asdict(each), "proven": self.is_proven(each)} for each in self.stretches],
             "points": [point.to_dict() for point in self.points],
             "glances": [point.to_dict() for point in self.glances],
+            "named": None if self.named is None else self.named.to_dict(),
             "regret": None if self.regret is None else asdict(self.regret),
             "bound": None if self.bound is None else asdict(self.bound),
             "counts": [asdict(count) for count in self.counts],
@@ -176,6 +181,7 @@ class Dispatcher:
             versions={str(name): str(version) for name, version in record["versions"].items()},
             points=tuple(Point.from_dict(point) for point in record["points"]),
             glances=tuple(Point.from_dict(point) for point in record.get("glances", ())),
+            named=None if record.get("named") is None else LibraryKernels.from_dict(record["named"]),
             regret=None if record["regret"] is None else Regrets(**record["regret"]),
             bound=None if record["bound"] is None else Regrets(**record["bound"]),
             counts=tuple(Count(**count) for count in record["counts"]),
@@ -211,6 +217,8 @@ class Dispatcher:
             raise ValueError(f"a kernel serves an m at which it was more than {SLOWER:.0%} slower than the library")
         if len(self.kernels) > MOST_KERNELS or self.most_rows > LARGEST_M:
             raise ValueError(f"it has more than {MOST_KERNELS} kernels, or {LARGEST_M} rows")
+        if self.named is not None:
+            self.named.check(self.most_rows)
         check_order(self.glances)
         check_numbers((*self.points, *self.glances), len(self.kernels), self.most_rows)
         if self.device in DEVICES:

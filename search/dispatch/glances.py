@@ -22,6 +22,7 @@ from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.measure.glance import SETTLED_FROM_US
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.errors import one_line
+from tilescout.spaces.tiling import Integers
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,20 +51,41 @@ def glanced_sizes(most_rows: int) -> list[int]:
     return _in_order(found, most_rows)
 
 
-def fine_sizes(most_rows: int) -> list[int]:
+def fine_sizes(most_rows: int, library: Integers | None = None) -> list[int]:
     """The m to glance at with the kernels that are kept alone, in the order in which they are.
 
-    First come the m behind the middle of each cell of 32 rows, then all that divide by 8 up to 2,048, where the library
-    takes more than 5 % longer or less than at both neighbours at a tenth of them, then those beyond, where it does so
-    at one of forty, by turns with the middles of cells of 16 rows.
+    First come the m behind the middle of each cell of 32 rows, then one m in each cell of every other kernel that the
+    library runs in it. Then come all that divide by 8 up to 2,048, where the library takes more than 5 % longer or less
+    than at both neighbours at a tenth of them, then those beyond, where it does so at one of forty, by turns with the
+    middles of cells of 16 rows.
+
+    Parameters
+    ----------
+    most_rows
+        The largest m.
+    library
+        The number of the kernel that the library names at 1, 2, … rows; None if that is not known.
     """
     few = min(_CELLS[0][0], most_rows)
     middles, halves = (
         [min(start + cell // 2 + 1, most_rows) for start in range(0, most_rows, cell)] for cell in (_FINE, _FINE // 2)
     )
     eighths = [m for m in range(EIGHTH, most_rows + 1, EIGHTH) if m > few]
-    parts = [middles, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
+    others = _unseen(middles, library) if library is not None else []
+    parts = [middles, others, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
     return list(dict.fromkeys(m for part in parts for m in _in_order(part, most_rows)))
+
+
+def _unseen(seen: Sequence[int], library: Integers) -> list[int]:
+    """One m in each cell of 32 rows of every kernel that the library runs there and at none of some m."""
+    sizes = np.arange(1, len(library) + 1)
+    groups = np.stack([(sizes - 1) // _FINE, library], axis=1)
+    known = {tuple(groups[m - 1].tolist()) for m in seen}
+    found: dict[tuple[int, ...], list[int]] = {}
+    for m, group in enumerate(map(tuple, groups.tolist()), start=1):
+        if group not in known:
+            found.setdefault(group, []).append(m)
+    return [held[len(held) // 2] for held in found.values()]
 
 
 def _in_order(found: Sequence[int], most_rows: int) -> list[int]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -15,12 +16,14 @@ from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.plan import worth_racing
 from tilescout.search.dispatch.points import Point, Ratio, slowest
+from tilescout.search.dispatch.steps import LibraryKernels, library_of
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.spaces.errors import one_line
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ ROUNDS = 6
 
 _GLANCES, _OF_MANY = 4, 2  # rounds of a glance, and of one at many kernels, of which it tells a few to look at again
 _MANY = 12
+_ASKED = 2048  # problems that the library is asked about together: that takes half a second
 _CHECKED = 3  # kernels that race after a glance
 
 # A card that waited for a tenth of a second, while a problem is set up, is not back at its power cap after 65 ms: the
@@ -66,11 +70,15 @@ class Sweep:
         Engines beside it that compile the kernels of other templates, as `Engine.beside` makes them.
     gpu
         The number of the GPU.
+    most_rows
+        The library is asked for the kernels that it names up to so many rows, while others are compiled.
     """
 
     sizes = None  #: any m can be measured
 
-    def __init__(self, engine: Engine, kernels: Kernels, beside: Sequence[Engine] = (), gpu: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, kernels: Kernels, beside: Sequence[Engine] = (), gpu: int = 0, most_rows: int = 0
+    ) -> None:
         self._engine, self.kernels, self._gpu = engine, kernels, gpu
         signature = kernels.problem.signature
         engines = {each.template.name: each for each in (*beside, engine)}
@@ -78,6 +86,25 @@ class Sweep:
             engines[template.name].compile(configuration, signature)
             for template, configuration in zip(kernels.templates, kernels.configurations, strict=True)
         ]
+
+        self._library = library_of(engine.template)
+        self._naming = [] if self._library is None else self._ask(self._library, most_rows)
+
+    def _ask(self, library: KernelTemplate, most_rows: int) -> "list[Future[list[Sequence[int | str]]]]":
+        problems = [self.kernels.at(m) for m in range(1, most_rows + 1)]
+        parts = [problems[at : at + _ASKED] for at in range(0, most_rows, _ASKED)]
+        return [self._engine.named(self._gpu, library, part) for part in parts]
+
+    @cached_property
+    def named(self) -> LibraryKernels | None:
+        """The kernels that the library names; None if it was not asked, or could not tell."""
+        if self._library is None or not self._naming:
+            return None
+        try:
+            return LibraryKernels.of(self._library, [row for part in self._naming for row in part.result()])
+        except (CannotMeasureError, SpaceError) as error:
+            _LOG.warning("nothing is known of where the library runs another kernel: %s", one_line(error))
+            return None
 
     def wait(self) -> "Sweep":
         """The same, once all kernels are compiled."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.search.measure.measurement import check_interval
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.devices import Device
@@ -216,6 +217,10 @@ class Source(Protocol):
     @property
     def sizes(self) -> Set[int] | None:
         """The m that it knows times of; None if it can measure at any."""
+
+    @property
+    def named(self) -> LibraryKernels | None:
+        """The kernels that the library names, if it was asked."""
 
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
         """The times of the library and of some kernels at m; those that are not legal there are left out.

@@ -38,6 +38,11 @@ class Recorded:
         """The m that were recorded."""
         return self.points.keys()
 
+    @property
+    def named(self) -> None:
+        """Nothing: the library can't be asked."""
+        return None
+
     def glances(self, asked: Mapping[int, Sequence[int]]) -> list[Point]:
         """Nothing: what is recorded was measured."""
         return []

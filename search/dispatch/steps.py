@@ -2,11 +2,13 @@
 
 A persistent grid computes tiles in rounds, the waves. A tile is computed whole, however few rows of it there are, and a
 wave takes as long with one tile as with all. So a kernel's time rises where m fills another tile, and most where that
-begins another wave.
+begins another wave. The library has such steps too, and others where it runs another kernel: its heuristic names that
+for every m without a launch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,11 @@ from tilescout.search.dispatch.kernels import Kernels
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import clusters_at_once
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.tiling import Integers, ceil_div
+from tilescout.spaces.workloads import load_workload
 
 BY_WAVES = 0.5
 """The share of a kernel's time that grows wave by wave; the rest grows tile by tile, as fuller waves share the L2, the
@@ -86,6 +90,76 @@ class Steps:
         return BY_WAVES * self.waves(sizes) + (1 - BY_WAVES) * shares
 
 
+@dataclass(frozen=True)
+class LibraryKernels:
+    """The kernels that the library names for every m: what it runs of its own accord.
+
+    Attributes
+    ----------
+    kernels
+        Their configurations.
+    starts, numbers
+        The first m of every run of m with one kernel, in rising order from 1, and the number of that kernel.
+    """
+
+    kernels: tuple[Configuration, ...]
+    starts: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, template: KernelTemplate, rows: Sequence[Sequence[int | str]]) -> "LibraryKernels":
+        """The kernels of a library's template by the values of their knobs, which it named for 1, 2, … rows."""
+        numbers: dict[tuple[int | str, ...], int] = {}
+        which = np.array([numbers.setdefault(tuple(row), len(numbers)) for row in rows], dtype=np.int64)
+        starts = np.flatnonzero(np.diff(which, prepend=-1))
+        names = [knob.name for knob in template.knobs]
+        kernels = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in numbers)
+        return cls(kernels, tuple((starts + 1).tolist()), tuple(which[starts].tolist()))
+
+    def at(self, sizes: Integers) -> Integers:
+        """The number of the kernel that the library runs at each of some m."""
+        return np.array(self.numbers, dtype=np.int64)[np.searchsorted(self.starts, sizes, side="right") - 1]
+
+    def check(self, most_rows: int) -> None:
+        """Refuse runs that are in no rising order from 1, or of kernels that there are not.
+
+        Raises
+        ------
+        ValueError
+            If there is one.
+        """
+        rising = all(before < after for before, after in zip(self.starts, self.starts[1:], strict=False))
+        if not (self.starts and self.starts[0] == 1 and self.starts[-1] <= most_rows and rising):
+            raise ValueError("the runs of the library's kernels are in no rising order from 1")
+        if len(self.numbers) != len(self.starts) or not {*self.numbers} <= {*range(len(self.kernels))}:
+            raise ValueError("a run is of a kernel of the library that is not there")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A mapping as JSON has it, that `from_dict` reads back."""
+        kernels = [dict(kernel) for kernel in self.kernels]
+        return {"kernels": kernels, "starts": list(self.starts), "numbers": list(self.numbers)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "LibraryKernels":
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is something else.
+        """
+        found = cls(tuple(map(Configuration.of, record["kernels"])), tuple(record["starts"]), tuple(record["numbers"]))
+        if any(type(each) is not int for each in (*found.starts, *found.numbers)):
+            raise TypeError("a run of the library's kernels has something else than whole numbers")
+        return found
+
+
+def library_of(template: KernelTemplate) -> KernelTemplate | None:
+    """The template of the library's own kernels for what a template computes; None where it has no list of them."""
+    name = load_workload(template.workload).candidates if template.workload else ""
+    return find_template(name) if name else None
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The facts of kernels at every m that are known before anything is measured.
@@ -100,16 +174,22 @@ class Grid:
         See `Steps.work`.
     floor
         Log of a time in µs that no kernel goes below, by the roofline, of shape [sizes].
+    library
+        The number of the kernel that the library names, of shape [sizes]; None if it was not asked.
+    library_work
+        What the library's time grows with: the work of that kernel, or m, of shape [sizes].
     """
 
     sizes: Integers
     legal: NDArray[np.bool_]
     work: Floats
     floor: Floats
+    library: Integers | None
+    library_work: Floats
 
     @classmethod
-    def of(cls, kernels: Kernels, most_rows: int) -> "Grid":
-        """The grid of some kernels for 1 to `most_rows` rows."""
+    def of(cls, kernels: Kernels, most_rows: int, named: LibraryKernels | None = None) -> "Grid":
+        """The grid of some kernels for 1 to `most_rows` rows, and what the library names there."""
         sizes = np.arange(1, most_rows + 1)
         # Rules speak of tiles and clusters, whose halves are multiples of 8 rows.
         groups, first, group = np.unique((sizes - 1) // _GRANULE, return_index=True, return_inverse=True)
@@ -118,7 +198,13 @@ class Grid:
         one, two = (Roofline.of(kernels.at(m), kernels.device) for m in (1, 2))
         memory = one.memory_us + (sizes - 1) * (two.memory_us - one.memory_us)
         floor = np.log(np.maximum(one.compute_us * sizes, memory) / _FASTER)
-        return cls(sizes, legal[:, group], Steps.of(kernels).work(sizes), floor)
+        work = Steps.of(kernels).work(sizes)
+        template = library_of(kernels.templates[0]) if named is not None else None
+        if named is None or template is None:
+            return cls(sizes, legal[:, group], work, floor, None, sizes.astype(np.float64))
+        which = named.at(sizes)
+        theirs = Steps.of(Kernels.of(template, kernels.device, kernels.problem, named.kernels)).work(sizes)
+        return cls(sizes, legal[:, group], work, floor, which, theirs[which, sizes - 1])
 
     def corners(self) -> list[int]:
         """The first and the last m that each kernel is legal for, in rising order."""
@@ -129,9 +215,16 @@ class Grid:
     def at(self, sizes: Integers) -> "Grid":
         """The grid at some m alone, in rising order."""
         places = np.searchsorted(self.sizes, sizes)
-        return Grid(self.sizes[places], self.legal[:, places], self.work[:, places], self.floor[places])
+        return Grid(
+            self.sizes[places],
+            self.legal[:, places],
+            self.work[:, places],
+            self.floor[places],
+            None if self.library is None else self.library[places],
+            self.library_work[places],
+        )
 
     def take(self, rows: Sequence[int]) -> "Grid":
         """The grid of some of the kernels."""
         kept = list(rows)
-        return Grid(self.sizes, self.legal[kept], self.work[kept], self.floor)
+        return replace(self, legal=self.legal[kept], work=self.work[kept])

@@ -11,10 +11,13 @@ from tilescout.search.dispatch.points import Known
 from tilescout.search.dispatch.steps import Grid
 from tilescout.spaces.tiling import Integers
 
-_WAVES = 2.0  # with fewer, the time of a kernel over its work changes from one m to the next
-_NEIGHBOURS = 9  # points whose median tells the pace at one of them
+_REACH = 0.02  # log of m: so far a pace tells of others of the same kernel, as the width of a Gaussian
+_AROUND = 8  # of these, so many on each side at most
+_ROUNDS = 10  # of setting paces and clocks right by turns; more change nothing that matters
+_LEAST = 1e-3  # a weight below that is none
 _MOST_OFF = 0.12  # log: a clock is not further off
 _NEARBY = 256  # see `_telling`
+_SAME = 0.05  # log of m: so far a kernel of the library that was measured tells of others that it runs
 
 EIGHTH = 8
 """The library may have another kernel at m that divide by this than at their neighbours; see `_telling`."""
@@ -76,9 +79,9 @@ class Times:
 def times_of(grid: Grid, known: Known) -> Times:
     """The times at every m by what was measured at some.
 
-    Between two measured m, the time of a kernel grows with its `Steps.work`, that of the library evenly, between those
-    that do not divide by 8 if there are such nearby: a measured one that does tells of itself alone. Beyond the
-    largest m that a kernel was measured at it grows with the work too, and below the smallest it shrinks with it.
+    Between two measured m, the time of a kernel grows with its `Steps.work`; beyond the largest m that it was measured
+    at it grows with the work too, and below the smallest it shrinks with it. The same is true of each kernel of the
+    library, where it is known which one that runs; see `_library`.
 
     Parameters
     ----------
@@ -95,16 +98,47 @@ def times_of(grid: Grid, known: Known) -> Times:
         there = np.isfinite(logs)
         if not there.any():
             continue
-        grows = grid.work[row] if row < kernels else sizes.astype(np.float64)
-        tells = there if row < kernels else _telling(known.sizes)
-        found = _between(known.sizes[tells], logs[tells], grows[places[tells]], sizes, grows)
-        alone = there & ~tells
-        for each in found:
-            each[places[alone]] = logs[alone]
-        allowed = grid.legal[row] if row < kernels else np.ones(len(sizes), dtype=np.bool_)
+        if row < kernels:
+            work, allowed = grid.work[row], grid.legal[row]
+            found = _between(known.sizes[there], logs[there], work[places[there]], sizes, work)
+        else:
+            allowed, found = np.ones(len(sizes), dtype=np.bool_), _library(grid, known)
         mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
         low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
     return Times(sizes, mean, low, high)
+
+
+def _library(grid: Grid, known: Known) -> tuple[Floats, Floats, Floats]:
+    """The estimate of the library's time, and the least and the largest, at every m.
+
+    Where it is known which kernel the library runs, measurements of that one nearby tell. Of other m the time grows
+    evenly, between those that do not divide by 8 if there are such nearby: a measured one that does tells of itself
+    alone.
+    """
+    sizes, logs = grid.sizes, known.library
+    places, grows = np.searchsorted(sizes, known.sizes), sizes.astype(np.float64)
+    tells = _telling(known.sizes)
+    found = _between(known.sizes[tells], logs[tells], grows[places[tells]], sizes, grows)
+    for each in found:
+        each[places[~tells]] = logs[~tells]
+    if grid.library is None:
+        return found
+    measured, work = grid.library[places], grid.library_work
+    for kernel in np.unique(measured):
+        mine, there = measured == kernel, np.flatnonzero(grid.library == kernel)
+        own = _between(known.sizes[mine], logs[mine], work[places[mine]], sizes[there], work[there])
+        near = _distance(known.sizes[mine], sizes[there]) <= _SAME
+        for each, told in zip(found, own, strict=True):
+            each[there[near]] = told[near]
+    return found
+
+
+def _distance(measured: Integers, sizes: Integers) -> Floats:
+    """How far each size is from the nearest measured one, log."""
+    held, asked = np.log(measured), np.log(sizes)
+    right = np.minimum(np.searchsorted(held, asked), len(held) - 1)
+    left = np.maximum(right - 1, 0)
+    return np.asarray(np.minimum(np.abs(held[right] - asked), np.abs(held[left] - asked)))
 
 
 def steady_times(grid: Grid, known: Known) -> Times:
@@ -121,26 +155,36 @@ def levels(grid: Grid, known: Known) -> Floats:
     """Log of how much the clock of the device was off at each known m, of shape [sizes].
 
     Large products draw so much power that the clock depends on what ran before: times of one m are all too long or
-    all too short together, by up to some percent, though their ratios are right. The time of a kernel over its work
-    changes little from one m to the next. So what all kernels are off that by, in the median, is put down to the clock.
+    all too short together, by up to some percent, though their ratios are right. The pace of a kernel, its time over
+    its work, changes little from one m to the next, and so does that of a kernel of the library. A clock is what all
+    paces at its m are off what they are expected to be, in the mean; a pace is expected to be that of its neighbours,
+    freed of their clocks. Both are set right by turns.
     """
-    work = grid.work[:, np.searchsorted(grid.sizes, known.sizes)]
-    pace = np.where(known.paired & (work >= _WAVES), known.logs[:-1] - np.log(work), np.nan)
-    pace = pace[np.isfinite(pace).any(axis=1)]
-    off = np.zeros(len(known.sizes))
-    several = np.flatnonzero(np.isfinite(pace).any(axis=0))
-    if len(several) < _NEIGHBOURS:
-        return off
-    pace = pace[:, several]
-    level = np.nanmedian(pace - np.nanmedian(pace, axis=1, keepdims=True), axis=0)
-    # The nearest are among so many on both sides; there is nothing beyond the ends.
-    around = np.arange(len(several))[:, None] + np.arange(1 - _NEIGHBOURS, _NEIGHBOURS)
-    inside = np.clip(around, 0, len(several) - 1)
-    place = np.log(known.sizes[several])
-    far = np.where(around == inside, np.abs(place[inside] - place[:, None]), np.inf)
-    near = np.take_along_axis(inside, np.argsort(far, axis=1, kind="stable")[:, :_NEIGHBOURS], axis=1)
-    off[several] = np.clip(level - np.median(level[near], axis=1), -_MOST_OFF, _MOST_OFF)
-    return off
+    places = np.searchsorted(grid.sizes, known.sizes)
+    rows, at = np.nonzero(known.paired)
+    pace = known.logs[rows, at] - np.log(grid.work[rows, places[at]])
+    if grid.library is not None:
+        rows = np.concatenate([rows, len(grid.legal) + grid.library[places]])
+        at = np.concatenate([at, np.arange(len(places))])
+        pace = np.concatenate([pace, known.library - np.log(grid.library_work[places])])
+    order = np.lexsort((at, rows))
+    rows, at, pace = rows[order], at[order], pace[order]
+    around = np.arange(len(at))[:, None] + np.delete(np.arange(-_AROUND, _AROUND + 1), _AROUND)
+    inside = np.clip(around, 0, max(len(at) - 1, 0))
+    place = np.log(known.sizes[at])
+    weights = np.exp(-0.5 * ((place[inside] - place[:, None]) / _REACH) ** 2)
+    weights[(around != inside) | (rows[inside] != rows[:, None]) | (weights < _LEAST)] = 0.0
+    total = weights.sum(axis=1)
+    held = total > 0
+    shares = weights / np.where(held, total, 1.0)[:, None]
+    trust = np.minimum(total, 1.0)
+    trusted = np.bincount(at, trust, len(places))
+    off = np.zeros(len(places))
+    for _ in range(_ROUNDS):
+        expected = (shares * (pace - off[at])[inside]).sum(axis=1)
+        told = np.bincount(at, trust * (pace - expected), len(places))
+        off = np.clip(told / np.where(trusted > 0, trusted, 1.0), -_MOST_OFF, _MOST_OFF)
+    return np.asarray(off)
 
 
 def _telling(measured: Integers) -> NDArray[np.bool_]:

@@ -225,6 +225,23 @@ class Engine(Closing):
         """
         return failed_future(CannotMeasureError(f"no library can be asked: {self.provenance.description}"))
 
+    def named(
+        self, gpu: int, template: KernelTemplate, problems: Sequence[Problem]
+    ) -> "Future[list[Sequence[int | str]]]":
+        """Ask the library of a template which kernel it runs of its own accord for each of some problems.
+
+        Returns
+        -------
+        Future
+            The values of the template's knobs, of each.
+
+        Raises
+        ------
+        CannotMeasureError
+            By the future, if the engine has no GPU to ask on.
+        """
+        return failed_future(CannotMeasureError(f"no library can be asked: {self.provenance.description}"))
+
     def recorded_library_best(self, problem: Problem) -> LibraryBest | None:
         """The library's best candidate as it was recorded with what is replayed; None if it was not."""
         return None

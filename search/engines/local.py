@@ -138,6 +138,11 @@ class LocalEngine(Engine):
 
         return self._on(gpu, ask)
 
+    def named(
+        self, gpu: int, template: KernelTemplate, problems: Sequence[Problem]
+    ) -> "Future[list[Sequence[int | str]]]":
+        return self._on(gpu, lambda process: process.named(template.loader, [str(each) for each in problems]))
+
     def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
         return described_artifact(template, configuration, signature, self.device.arch, self._pool.store)
 

@@ -157,6 +157,12 @@ class RayEngine(Engine):
     def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
         return self._on(gpu, 4 * self.options.timeout, "listing", template.loader, str(problem), guesses)
 
+    def named(
+        self, gpu: int, template: KernelTemplate, problems: Sequence[Problem]
+    ) -> "Future[list[Sequence[int | str]]]":
+        asked = [str(each) for each in problems]
+        return self._on(gpu, 4 * self.options.timeout, "named", template.loader, asked)
+
     def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
         return described_artifact(template, configuration, signature, self.device.arch, self._store)
 

@@ -114,6 +114,10 @@ class GpuWorker:
         """The kernels that a library has for a problem."""
         return self._process.listing(loader, problem, guesses)
 
+    def named(self, loader: str, problems: Sequence[str]) -> list[Sequence[int | str]]:
+        """The kernel that a library runs of its own accord for each problem."""
+        return self._process.named(loader, problems)
+
     def measure(
         self, jobs: Sequence[Job], prunable: Sequence[bool], shared_objects: Mapping[str, Any]
     ) -> list[dict[str, Any]]:

@@ -205,6 +205,24 @@ class MeasuringProcess(Closing):
             raise SpaceError(answer["error"])
         return Listing(**{field.name: answer[field.name] for field in fields(Listing)})
 
+    def named(self, loader: str, problems: Sequence[str]) -> list[Sequence[int | str]]:
+        """The kernel that a library runs of its own accord for each problem, by the values of its template's knobs.
+
+        Raises
+        ------
+        SpaceError
+            If it has none for one of them.
+        DeviceError
+            If it took the process down.
+        """
+        try:
+            answer = self._ask({"kind": "name", "loader": loader, "problems": list(problems)})
+        except WorkerLostError as lost:
+            raise DeviceError(f"can't ask for the library's kernels on {self.device}: {lost}") from lost
+        if "error" in answer:
+            raise SpaceError(answer["error"])
+        return list(answer["rows"])
+
     def measure(self, job: Job) -> Measurement:
         """Measure a kernel; a crash or hang is its measurement."""
         self._ensure()  # replacing a process that another kernel took down is not this one's cost

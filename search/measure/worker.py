@@ -197,6 +197,13 @@ class Worker:
         except TilescoutError as error:
             return {"error": one_line(error)}
 
+    def named(self, loader: str, problems: Sequence[str]) -> dict[str, Any]:
+        """The kernel that a library runs of its own accord for each problem, or why there is none, ready for JSON."""
+        try:
+            return {"rows": [load_loader(loader).listing(problem, 1).rows[0] for problem in problems]}
+        except TilescoutError as error:
+            return {"error": one_line(error)}
+
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""
         import torch
@@ -282,6 +289,9 @@ def serve(connection: Connection, device: str, host: int) -> None:
             continue
         if request["kind"] == "list":
             send({"kind": "listed", **worker.listing(request["loader"], request["problem"], request["guesses"])})
+            continue
+        if request["kind"] == "name":
+            send({"kind": "named", **worker.named(request["loader"], request["problems"])})
             continue
         measurement = worker.measure(Job.from_dict(request["job"]))
         usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()

@@ -209,7 +209,7 @@ def built(judge: Judge, problem: GemmProblem, seconds: float, predicted: bool) -
     kernels = candidates(judge.portfolios(problem), judge.models, options)
     engine = judge.engine
     versions = {**engine.versions, "protocol": engine.protocol}
-    sweep = Sweep(engine, kernels, judge.beside).wait()
+    sweep = Sweep(engine, kernels, judge.beside, most_rows=options.most_rows).wait()
     made = {MEASURED: measure_dispatcher(sweep, options, engine.provenance.description, versions)}
     if predicted:
         made[PREDICTED] = predict_dispatcher(kernels, judge.models, options, "the shipped models")

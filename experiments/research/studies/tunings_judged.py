@@ -90,7 +90,11 @@ def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptio
     runners[ANSWER] = answer.info.space, answer.best.configuration
     race = raced_by_space(engines, problem, runners)
     best = fastest_of(race)
-    found: dict[str, Any] = {"tuned": [summary(result) for result in tuned], "all": [summary(result) for result in all_], "race": race}
+    found: dict[str, Any] = {
+        "tuned": [summary(result) for result in tuned],
+        "all": [summary(result) for result in all_],
+        "race": race,
+    }
     found |= {"answer": answer.info.space, "best": best, "seconds": seconds}
     if runners[best] == runners[ANSWER]:
         return {**found, "again": {}, "regret": [0.0, 0.0, 0.0]}
