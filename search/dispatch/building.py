@@ -16,6 +16,7 @@ from tilescout.search.dispatch.glances import (
     corrected,
     corrected_points,
     fine_sizes,
+    gathered,
     glanced_sizes,
     short_first,
     spread,
@@ -197,10 +198,9 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
     kernels
         Its kernels.
     """
-    points, glances = (
-        Known.of({each.m: each for each in held}, len(kernels)) for held in (dispatcher.points, dispatcher.glances)
-    )
-    times = steady_times(Grid.of(kernels, dispatcher.most_rows, dispatcher.named), points.beside(glances))
+    points, glances = ({each.m: each for each in held} for held in (dispatcher.points, dispatcher.glances))
+    known = gathered(points, Known.of(glances, len(kernels), told="glanced"), len(kernels))
+    times = steady_times(Grid.of(kernels, dispatcher.most_rows, dispatcher.named), known)
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -371,11 +371,9 @@ class _Builder:
 
     def _known(self, promised: bool) -> Known:
         """All that is known of the kernels that are kept; see `Known.of`."""
-        points = Known.of(self._points, self._looked.count)
-        glances = corrected(self._looked.known, points).take(self._kept)
-        if promised:
-            points = Known.of(self._points, self._looked.count, promised=True)
-        return points.take(self._kept).beside(glances)
+        count = self._looked.count
+        glances = corrected(self._looked.known, Known.of(self._points, count))
+        return gathered(self._points, glances, count, promised).take(self._kept)
 
     def _planned(self) -> tuple[Times, list[Stretch], Integers]:
         """The times at every m that the kernels are proven to have, the ranges by these, and which serves each."""
@@ -388,7 +386,7 @@ class _Builder:
         """The m to race at next; None if none is left that is worth it."""
         points, kept, allowed = self._points, self._kept, self._source.sizes
         if self.anywhere:
-            timed = {m for m, point in points.items() if point.ratios.keys() & {*kept}}
+            timed = {m for m, point in points.items() if point.told.keys() & {*kept}}
         else:
             timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {*tried, min(points), max(points)}
@@ -420,7 +418,7 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
 
     All that are legal are, until both ends are known. Of one that was never timed nothing is expected.
     """
-    known = Known.of(points, len(grid.legal))
+    known = Known.of(points, len(grid.legal), told="timed")
     sizes = np.union1d(known.sizes, [m])
     expected = steady_times(grid.at(sizes), known).mean[:-1, np.searchsorted(sizes, m)]
     ordered = [int(row) for row in np.argsort(expected, kind="stable")]

@@ -58,7 +58,7 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         measured_by=dispatcher.measured_by,
         versions=dict(dispatcher.versions),
         sizes=tuple(point.m for point in dispatcher.points),
-        over_library=max(dispatcher.ratios()),
+        over_library=max(dispatcher.ratios(), default=1.0),
     )
     return Dispatched(
         device=dispatcher.device,

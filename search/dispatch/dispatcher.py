@@ -114,8 +114,10 @@ class Dispatcher:
         kernel = self.find(point.m)
         if kernel is None:
             return 1.0
-        known = point.ratios.get(kernel)
-        return known.value if known is not None else point.slower.get(kernel)
+        known = point.told.get(kernel)
+        if known is not None:
+            return known.value
+        return point.slower.get(kernel) if point.raced is None else None
 
     def ratios(self, low: int = 1, high: int | None = None) -> list[float]:
         """`over_library` at each measured m from `low` to `high` at which it is known."""

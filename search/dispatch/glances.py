@@ -30,6 +30,7 @@ _CELLS = ((2048, 8), (8192, 64))  # rows of a cell up to so many rows: as fine a
 _WIDEST = 128
 _NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at, and corrects none
 _MOST_OFF = 0.25  # log: a glance is not further off
+_ALIKE = 7  # races that tell together what a glance is off
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
 _TOGETHER = 240  # kernels that are glanced at, at one m after the other, without a pause: that takes up to a second
@@ -120,9 +121,9 @@ def corrected(glances: Known, points: Known) -> Known:
 
     Launches that nothing stands between take another time over the library's than those in a sandwich. So the ratios of
     glances are multiplied by what those that were measured are off there, in the median of the kernels near the
-    fastest: slow ones are off by up to 14 % where that one is by 1 % (200 rows of 21504x3072, H200,
-    2026-11-24). Between such m that factor is interpolated by the inverse of the library's time, for it is some time
-    that a sandwich adds.
+    fastest, the library among them: slow ones are off by up to 14 % where that one is by 1 % (200 rows of 21504x3072,
+    H200, 2026-11-24). It is some time that a sandwich adds, so that launches are alike whose library takes as long:
+    that factor is the median of those nearby by the inverse of the library's time, and interpolated between them.
     """
     return replace(glances, ratios=glances.ratios + _off(glances, points))
 
@@ -130,11 +131,25 @@ def corrected(glances: Known, points: Known) -> Known:
 def corrected_points(glances: Sequence[Point], points: Sequence[Point], kernels: int) -> tuple[Point, ...]:
     """Glances in rising order of m, as `corrected`."""
     held, measured = ({each.m: each for each in some} for some in (glances, points))
-    factors = np.exp(_off(Known.of(held, kernels), Known.of(measured, kernels))).tolist()
+    factors = np.exp(_off(Known.of(held, kernels, told="glanced"), Known.of(measured, kernels))).tolist()
     return tuple(
         replace(held[m], ratios={number: each.times(factor) for number, each in held[m].ratios.items()})
         for m, factor in zip(sorted(held), factors, strict=True)
     )
+
+
+def gathered(points: Mapping[int, Point], glances: Known, kernels: int, promised: bool = False) -> Known:
+    """All that is known: what raced, then glances, `corrected` before, then what was timed one by one.
+
+    Parameters
+    ----------
+    points, glances
+        What was measured, by m, and glances.
+    kernels, promised
+        As of `Known.of`.
+    """
+    raced = Known.of(points, kernels, promised)
+    return raced.beside(glances).beside(Known.of(points, kernels, told="timed"))
 
 
 def _off(glances: Known, points: Known) -> Floats:
@@ -146,12 +161,18 @@ def _off(glances: Known, points: Known) -> Floats:
         return np.zeros(len(glances.sizes))
     seen, measured, both = seen[held], measured[held], both[:, held]
     told = np.where(both, points.ratios[:, measured], np.inf)
-    near = told <= told.min(axis=0) + np.log1p(_NEAR)
+    near = told <= np.minimum(told.min(axis=0), 0.0) + np.log1p(_NEAR)
     apart = np.clip(points.ratios[:, measured] - glances.ratios[:, seen], -_MOST_OFF, _MOST_OFF)
-    off = np.nanmedian(np.where(near, apart, np.nan), axis=0)
+    tells = near.any(axis=0)
+    if not tells.any():
+        return np.zeros(len(glances.sizes))
+    off = np.nanmedian(np.where(near, apart, np.nan)[:, tells], axis=0)
     short = np.exp(-glances.library)
-    order = np.argsort(short[seen], kind="stable")
-    return np.asarray(np.interp(short, short[seen][order], off[order]))
+    order = np.argsort(short[seen][tells], kind="stable")
+    held, off = short[seen][tells][order], off[order]
+    reach = np.minimum(np.minimum(np.arange(len(off)), np.arange(len(off))[::-1]), _ALIKE // 2)
+    level = [np.median(off[at - far : at + far + 1]) for at, far in enumerate(reach.tolist())]
+    return np.asarray(np.interp(short, held, level))
 
 
 class Looked:
@@ -181,13 +202,13 @@ class Looked:
     def times(self) -> Times:
         """The times of all candidates, at some m."""
         sizes = np.array(sorted({*self._sizes, *self._points, *self.found}))
-        points = Known.of(self._points, self.count)
-        return steady_times(self._grid.at(sizes), points.beside(corrected(self.known, points)))
+        glances = corrected(self.known, Known.of(self._points, self.count))
+        return steady_times(self._grid.at(sizes), gathered(self._points, glances, self.count))
 
     @property
     def known(self) -> Known:
         """The glances, as they came."""
-        return Known.of(self.found, self.count)
+        return Known.of(self.found, self.count, told="glanced")
 
     def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float, near_by: float = _NEAR) -> None:
         """Glance at those of some kernels that may be near the best and are not known yet, at some m, until some time.

@@ -155,7 +155,8 @@ class Sweep:
                 failed[number] = outcome.error
         point = Point(m, library_us, ratios, slower, failed)
         if race and (racing := worth_racing(point, numbers)):
-            point = replace(point, ratios=_as_raced(ratios, self._raced(point, racing)))
+            raced = self._raced(point, racing)
+            point = replace(point, ratios=_as_raced(ratios, raced), raced=tuple(sorted(raced)))
         return replace(point, seconds=time.monotonic() - started)
 
     def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,9 @@ class Point:
         Why the others have no time, by number.
     seconds
         How long all of this took.
+    raced
+        The kernels whose ratios are of a race; the others were timed one by one, on a device that waited between them,
+        and have up to 7 % more. None if all ratios tell as much.
     """
 
     m: int
@@ -64,6 +67,12 @@ class Point:
     slower: Mapping[int, float] = field(default_factory=dict)
     failed: Mapping[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    raced: tuple[int, ...] | None = None
+
+    @property
+    def told(self) -> Mapping[int, Ratio]:
+        """The ratios that are of a race."""
+        return {number: each for number, each in self.ratios.items() if self.raced is None or number in self.raced}
 
     def only(self, numbers: Sequence[int]) -> "Point":
         """The point with some of the kernels, whose numbers become their places in `numbers`."""
@@ -73,18 +82,21 @@ class Point:
             ratios={at[number]: each for number, each in self.ratios.items() if number in at},
             slower={at[number]: each for number, each in self.slower.items() if number in at},
             failed={at[number]: each for number, each in self.failed.items() if number in at},
+            raced=None if self.raced is None else tuple(sorted(at[number] for number in self.raced if number in at)),
         )
 
     def joined(self, other: "Point") -> "Point":
         """The same with what was measured at this m later.
 
-        Where both have a kernel the later one counts; of two ratios it is the one that speaks for the library, as the
-        state of the device moves them: three of twelve that had been proven once were no lead at another time.
+        Where both have a kernel the later one counts; of two ratios of races it is the one that speaks for the library,
+        as the state of the device moves them: three of twelve that had been proven once were no lead at another time.
         Ratios stay what they are: each is to the library's time at its own moment. The library's time is the mean.
         """
         assert self.m == other.m
         later = {*other.ratios, *other.slower, *other.failed}
-        twice = {at: slowest([self.ratios[at], other.ratios[at]]) for at in self.ratios.keys() & other.ratios.keys()}
+        before, after = self.told, other.told
+        twice = {at: slowest([before[at], after[at]]) for at in before.keys() & after.keys()}
+        raced = None if self.raced is None and other.raced is None else tuple(sorted({*before, *after}))
         return Point(
             self.m,
             math.sqrt(self.library_us * other.library_us),
@@ -92,6 +104,7 @@ class Point:
             {**{at: each for at, each in self.slower.items() if at not in later}, **other.slower},
             {**{at: each for at, each in self.failed.items() if at not in later}, **other.failed},
             self.seconds + other.seconds,
+            raced,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,6 +116,7 @@ class Point:
             "slower": {str(number): each for number, each in self.slower.items()},
             "failed": {str(number): each for number, each in self.failed.items()},
             "seconds": self.seconds,
+            **({} if self.raced is None else {"raced": list(self.raced)}),
         }
 
     @classmethod
@@ -124,7 +138,13 @@ class Point:
         if not all(0 < each < math.inf for each in slower.values()):
             raise ValueError("a ratio is no positive number")
         failed = {int(at): str(each) for at, each in record["failed"].items()}
-        return cls(m, library_us, ratios, slower, failed, float(record["seconds"]))
+        raced = tuple(map(int, record["raced"])) if "raced" in record else None
+        if not {*(raced or ())} <= ratios.keys():
+            raise ValueError("it says that kernels raced of which it has no ratio")
+        return cls(m, library_us, ratios, slower, failed, float(record["seconds"]), raced)
+
+
+Told = Literal["raced", "glanced", "timed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +161,8 @@ class Known:
         Logs of the kernels' times over the library's, of shape [kernels, sizes]; NaN where nothing is known.
     paired
         Where a kernel was timed beside the library, and not given up as too slow; of the same shape.
+    raced
+        Where it raced; of the same shape.
     failed
         Where a kernel has no time because it failed; of the same shape.
     """
@@ -149,10 +171,11 @@ class Known:
     library: Floats
     ratios: Floats
     paired: Mask
+    raced: Mask
     failed: Mask
 
     @classmethod
-    def of(cls, points: Mapping[int, Point], kernels: int, promised: bool = False) -> "Known":
+    def of(cls, points: Mapping[int, Point], kernels: int, promised: bool = False, told: Told = "raced") -> "Known":
         """The columns of some points.
 
         Parameters
@@ -163,23 +186,32 @@ class Known:
             How many there are.
         promised
             Whether a ratio is the upper end of its interval, which is what a kernel is proven to do.
+        told
+            What the points are of: races, those of their kernels alone that raced; glances; or all of what was timed,
+            one by one.
         """
         sizes = sorted(points)
         ordered = [points[m] for m in sizes]
         ratios = np.full((kernels, len(sizes)), np.nan)
-        paired, failed = np.zeros(ratios.shape, dtype=np.bool_), np.zeros(ratios.shape, dtype=np.bool_)
-        slower = [(number, at, each) for at, one in enumerate(ordered) for number, each in one.slower.items()]
+        paired, raced, failed = (np.zeros(ratios.shape, dtype=np.bool_) for _ in range(3))
+        slower = [
+            (number, at, each)
+            for at, one in enumerate(ordered)
+            for number, each in one.slower.items()
+            if one.raced is None or told != "raced"
+        ]
         timed = [
             (number, at, each.high if promised else each.value)
             for at, one in enumerate(ordered)
-            for number, each in one.ratios.items()
+            for number, each in (one.told if told == "raced" else one.ratios).items()
         ]
         _fill(ratios, slower)
         _fill(ratios, timed)
-        paired[_places(timed)] = True
+        paired[_places(timed)] = told != "timed"
+        raced[_places(timed)] = told == "raced"
         failed[_places([(number, at, 0.0) for at, one in enumerate(ordered) for number in one.failed])] = True
         library = np.log(np.array([each.library_us for each in ordered], dtype=np.float64))
-        return cls(np.array(sizes, dtype=np.int64), library, ratios, paired, failed)
+        return cls(np.array(sizes, dtype=np.int64), library, ratios, paired, raced, failed)
 
     @property
     def logs(self) -> Floats:
@@ -189,7 +221,8 @@ class Known:
     def take(self, rows: Sequence[int]) -> "Known":
         """The same of some of the kernels."""
         kept = list(rows)
-        return replace(self, ratios=self.ratios[kept], paired=self.paired[kept], failed=self.failed[kept])
+        masks = {name: getattr(self, name)[kept] for name in ("paired", "raced", "failed")}
+        return replace(self, ratios=self.ratios[kept], **masks)
 
     def beside(self, glances: "Known") -> "Known":
         """The same with what glances tell of other m, and of kernels of which nothing is known at an m."""
@@ -197,14 +230,16 @@ class Known:
         mine, theirs = np.searchsorted(sizes, self.sizes), np.searchsorted(sizes, glances.sizes)
         shape = len(self.ratios), len(sizes)
         library, ratios = np.empty(len(sizes)), np.full(shape, np.nan)
-        paired, failed = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+        paired, raced, failed = (np.zeros(shape, dtype=np.bool_) for _ in range(3))
         library[theirs], library[mine] = glances.library, self.library
-        ratios[:, theirs], paired[:, theirs], failed[:, theirs] = glances.ratios, glances.paired, glances.failed
+        ratios[:, theirs], paired[:, theirs], raced[:, theirs] = glances.ratios, glances.paired, glances.raced
+        failed[:, theirs] = glances.failed
         told = np.isfinite(self.ratios) | self.failed
         ratios[:, mine] = np.where(told, self.ratios, ratios[:, mine])
         paired[:, mine] = np.where(told, self.paired, paired[:, mine])
+        raced[:, mine] = np.where(told, self.raced, raced[:, mine])
         failed[:, mine] |= self.failed
-        return Known(sizes, library, ratios, paired, failed)
+        return Known(sizes, library, ratios, paired, raced, failed)
 
 
 class Source(Protocol):

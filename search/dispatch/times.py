@@ -13,6 +13,8 @@ from tilescout.spaces.tiling import Integers
 
 _REACH = 0.02  # log of m: so far a pace tells of others of the same kernel, as the width of a Gaussian
 _AROUND = 8  # of these, so many on each side at most
+_SMOOTHED = 0.005  # log of m: so far glances are smoothed, as the width of a Gaussian
+_RACED = 4.0  # glances that count as much as a race
 _ROUNDS = 10  # of setting paces and clocks right by turns; more change nothing that matters
 _LEAST = 1e-3  # a weight below that is none
 _MOST_OFF = 0.12  # log: a clock is not further off
@@ -147,44 +149,109 @@ def steady_times(grid: Grid, known: Known) -> Times:
 
 
 def steadied(grid: Grid, known: Known) -> Known:
-    """The same with times of the library as if the clock had been the same at all m; see `levels`."""
-    return replace(known, library=known.library - levels(grid, known))
+    """The same with times as if the clock had been the same at all m, and glances smoothed.
+
+    The pace of a kernel, its time over its work, changes little from one m to the next, and so does that of a kernel of
+    the library. Single glances are off by some percent. So a glance becomes the mean of those nearby, of the same
+    kernel and freed of their clocks, and the library's time likewise. What raced weighs more, and stays what it is over
+    the library's.
+    """
+    paces = _Paces.of(grid, known)
+    off = paces.clocks()
+    smooth = paces.smooth(off)
+    kernels = len(grid.legal)
+    library, ratios = known.library - off, known.ratios.copy()
+    logs = smooth + paces.work
+    of_library = paces.rows >= kernels
+    library[paces.at[of_library]] = logs[of_library]
+    glanced = ~of_library & ~known.raced[np.minimum(paces.rows, kernels - 1), paces.at]
+    rows, at = paces.rows[glanced], paces.at[glanced]
+    ratios[rows, at] = logs[glanced] - library[at]
+    return replace(known, library=library, ratios=ratios)
 
 
 def levels(grid: Grid, known: Known) -> Floats:
     """Log of how much the clock of the device was off at each known m, of shape [sizes].
 
     Large products draw so much power that the clock depends on what ran before: times of one m are all too long or
-    all too short together, by up to some percent, though their ratios are right. The pace of a kernel, its time over
-    its work, changes little from one m to the next, and so does that of a kernel of the library. A clock is what all
-    paces at its m are off what they are expected to be, in the mean; a pace is expected to be that of its neighbours,
-    freed of their clocks. Both are set right by turns.
+    all too short together, by up to some percent, though their ratios are right.
     """
-    places = np.searchsorted(grid.sizes, known.sizes)
-    rows, at = np.nonzero(known.paired)
-    pace = known.logs[rows, at] - np.log(grid.work[rows, places[at]])
-    if grid.library is not None:
-        rows = np.concatenate([rows, len(grid.legal) + grid.library[places]])
-        at = np.concatenate([at, np.arange(len(places))])
-        pace = np.concatenate([pace, known.library - np.log(grid.library_work[places])])
-    order = np.lexsort((at, rows))
-    rows, at, pace = rows[order], at[order], pace[order]
-    around = np.arange(len(at))[:, None] + np.delete(np.arange(-_AROUND, _AROUND + 1), _AROUND)
-    inside = np.clip(around, 0, max(len(at) - 1, 0))
-    place = np.log(known.sizes[at])
-    weights = np.exp(-0.5 * ((place[inside] - place[:, None]) / _REACH) ** 2)
-    weights[(around != inside) | (rows[inside] != rows[:, None]) | (weights < _LEAST)] = 0.0
-    total = weights.sum(axis=1)
-    held = total > 0
-    shares = weights / np.where(held, total, 1.0)[:, None]
-    trust = np.minimum(total, 1.0)
-    trusted = np.bincount(at, trust, len(places))
-    off = np.zeros(len(places))
-    for _ in range(_ROUNDS):
-        expected = (shares * (pace - off[at])[inside]).sum(axis=1)
-        told = np.bincount(at, trust * (pace - expected), len(places))
-        off = np.clip(told / np.where(trusted > 0, trusted, 1.0), -_MOST_OFF, _MOST_OFF)
-    return np.asarray(off)
+    return _Paces.of(grid, known).clocks()
+
+
+@dataclass(frozen=True, eq=False)
+class _Paces:
+    """What was timed, sorted by what it is of: kernels, and then kernels of the library, if it is known which run.
+
+    Attributes
+    ----------
+    rows, at
+        The number of the kernel, and the place of the m; of shape [timed].
+    pace, work
+        Log of the time over the work, and of the work; of the same shape.
+    sizes
+        The m.
+    trusted
+        How much each counts beside a glance.
+    """
+
+    rows: Integers
+    at: Integers
+    pace: Floats
+    work: Floats
+    sizes: Integers
+    trusted: Floats
+
+    @classmethod
+    def of(cls, grid: Grid, known: Known) -> "_Paces":
+        """Those of what is known."""
+        places = np.searchsorted(grid.sizes, known.sizes)
+        rows, at = np.nonzero(known.paired)
+        logs, work = known.logs[rows, at], np.log(grid.work[rows, places[at]])
+        trusted = np.where(known.raced[rows, at], _RACED, 1.0)
+        if grid.library is not None:
+            rows = np.concatenate([rows, len(grid.legal) + grid.library[places]])
+            at = np.concatenate([at, np.arange(len(places))])
+            logs = np.concatenate([logs, known.library])
+            work = np.concatenate([work, np.log(grid.library_work[places])])
+            trusted = np.concatenate([trusted, np.where(known.raced.any(axis=0), _RACED, 1.0)])
+        order = np.lexsort((at, rows))
+        pace = (logs - work)[order]
+        return cls(rows[order], at[order], pace, work[order], known.sizes, trusted[order])
+
+    def clocks(self) -> Floats:
+        """Log of how much the clock was off at each m, of shape [sizes].
+
+        It is what all paces at the m are off what they are expected to be, in the mean; and a pace is expected to be
+        that of its neighbours, freed of their clocks. Both are set right by turns.
+        """
+        inside, weights = self._near(_REACH)
+        weights[:, _AROUND] = 0.0  # itself
+        total = weights.sum(axis=1)
+        shares = weights / np.where(total > 0, total, 1.0)[:, None]
+        trust = np.minimum(total, 1.0)
+        trusted = np.bincount(self.at, trust, len(self.sizes))
+        off = np.zeros(len(self.sizes))
+        for _ in range(_ROUNDS):
+            expected = (shares * (self.pace - off[self.at])[inside]).sum(axis=1)
+            told = np.bincount(self.at, trust * (self.pace - expected), len(self.sizes))
+            off = np.clip(told / np.where(trusted > 0, trusted, 1.0), -_MOST_OFF, _MOST_OFF)
+        return np.asarray(off)
+
+    def smooth(self, off: Floats) -> Floats:
+        """The paces, freed of clocks, each as the mean of those of its kernel nearby; of shape [timed]."""
+        inside, weights = self._near(_SMOOTHED)
+        weights = weights * self.trusted[inside]
+        return np.asarray((weights * (self.pace - off[self.at])[inside]).sum(axis=1) / weights.sum(axis=1))
+
+    def _near(self, reach: float) -> tuple[Integers, Floats]:
+        """The neighbours of each, itself in the middle, and how much they count; of shape [timed, neighbours]."""
+        around = np.arange(len(self.at))[:, None] + np.arange(-_AROUND, _AROUND + 1)
+        inside = np.clip(around, 0, max(len(self.at) - 1, 0))
+        place = np.log(self.sizes[self.at])
+        weights = np.exp(-0.5 * ((place[inside] - place[:, None]) / reach) ** 2)
+        weights[(around != inside) | (self.rows[inside] != self.rows[:, None]) | (weights < _LEAST)] = 0.0
+        return inside, weights
 
 
 def _telling(measured: Integers) -> NDArray[np.bool_]:

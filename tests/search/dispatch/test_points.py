@@ -1,6 +1,7 @@
 """The columns of points, and how glances are put together with what was measured."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,8 +52,23 @@ def test_without_a_size_that_has_both_glances_stand_as_they_are() -> None:
 
 
 def test_a_kernel_is_not_taken_to_be_further_off_than_a_quarter() -> None:
-    found = merged({9: at(9, 1.0), 10: at(10, 1.0)}, {9: at(9, 3.0)})
-    assert found[10][0] == pytest.approx(np.exp(0.25))
+    found = merged({9: at(9, 0.7), 10: at(10, 0.7)}, {9: at(9, 1.0)})
+    assert found[10][0] == pytest.approx(0.7 * np.exp(0.25))
+
+
+def test_a_kernel_that_is_far_behind_the_library_corrects_no_glance() -> None:
+    found = merged({9: at(9, 1.0), 10: at(10, 1.0)}, {9: at(9, 1.2)})
+    assert found[10][0] == pytest.approx(1.0)
+
+
+def test_one_race_that_is_off_is_outvoted_by_those_of_launches_that_take_as_long() -> None:
+    def there(m: int, ratio: float) -> Point:
+        return replace(at(m, ratio), library_us=float(m))
+
+    raced = {m: there(m, 1.06 if m == 103 else 1.01) for m in range(100, 107)}
+    found = merged({m: there(m, 1.0) for m in range(100, 110)} | {200: replace(at(200, 1.0), library_us=103.0)}, raced)
+    assert found[109][0] == pytest.approx(1.01)
+    assert found[200][0] == pytest.approx(1.01)
 
 
 def test_glances_are_corrected_by_the_fastest_kernel_and_those_near_it() -> None:
