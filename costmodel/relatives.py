@@ -11,7 +11,7 @@ Devices of one architecture are siblings. Features hold how much slower memory i
 are and how large the L2 is, so that a model of one predicts times on another.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,29 +25,11 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
 
-
-@dataclass(frozen=True)
-class Error:
-    """Standard deviations of the error that a model has of a relative or on a sibling, beside what it states.
-
-    Attributes
-    ----------
-    spread
-        Of the log time of each configuration.
-    shift
-        Of the log times of all configurations of a problem together.
-    """
-
-    spread: float
-    shift: float
-
-
-OF_RELATIVE = Error(0.2, 0.2)
-"""Of another kernel. Beyond what was stated, it was 0.03, 0, 0.05, 0.16 and 0.29 where models had not seen a schedule,
-swapped operands, a split k, fp8 and cuBLASLt; of 0.1 to 0.4, no value searched better on all."""
-
-OF_SIBLING = Error(0.05, 0.1)
-"""Of the same kernel on another device of the architecture."""
+ERROR = 0.2
+"""Standard deviation of the error that a model has of a relative, beside the one that it states: of the log time of
+each configuration, and of all together. Beyond what was stated, it was 0.03, 0, 0.05, 0.16 and 0.29 where models had
+not seen a schedule, swapped operands, a split k, fp8 and cuBLASLt; of 0.1 to 0.4, no value searched better on all. On a
+sibling of the device nothing was measured: it is taken to be the same."""
 
 
 def model_for(space: str, device: str) -> Path | None:
@@ -87,12 +69,10 @@ def _relative_on(space: Describes | str, device: str) -> Path | None:
     )
 
 
-def doubted(prediction: Prediction, error: Error = OF_RELATIVE) -> Prediction:
-    """The prediction of a model for a relative or on a sibling, with the error that it has there."""
+def doubted(prediction: Prediction) -> Prediction:
+    """The prediction of a model for a relative, or on a sibling, with the error that it has there."""
     return replace(
-        prediction,
-        spread=np.hypot(prediction.spread, error.spread),
-        shift=float(np.hypot(prediction.shift, error.shift)),
+        prediction, spread=np.hypot(prediction.spread, ERROR), shift=float(np.hypot(prediction.shift, ERROR))
     )
 
 

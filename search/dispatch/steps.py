@@ -189,7 +189,13 @@ class Grid:
 
     @classmethod
     def of(cls, kernels: Kernels, most_rows: int, named: LibraryKernels | None = None) -> "Grid":
-        """The grid of some kernels for 1 to `most_rows` rows, and what the library names there."""
+        """The grid of some kernels for 1 to `most_rows` rows, and what the library names there.
+
+        Raises
+        ------
+        SpaceError
+            If a template does not tell how its kernels divide the work, or the library's are none of its template.
+        """
         sizes = np.arange(1, most_rows + 1)
         # Rules speak of tiles and clusters, whose halves are multiples of 8 rows.
         groups, first, group = np.unique((sizes - 1) // _GRANULE, return_index=True, return_inverse=True)
@@ -202,6 +208,9 @@ class Grid:
         template = library_of(kernels.templates[0]) if named is not None else None
         if named is None or template is None:
             return cls(sizes, legal[:, group], work, floor, None, sizes.astype(np.float64))
+        names = {knob.name for knob in template.knobs}
+        if any({*each} != names for each in named.kernels):
+            raise SpaceError(f"a kernel of the library has other knobs than {template.name}")
         which = named.at(sizes)
         theirs = Steps.of(Kernels.of(template, kernels.device, kernels.problem, named.kernels)).work(sizes)
         return cls(sizes, legal[:, group], work, floor, which, theirs[which, sizes - 1])

@@ -15,7 +15,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import ModelCard, load_model
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed
-from tilescout.costmodel.relatives import OF_SIBLING, doubted, model_for, relative_model
+from tilescout.costmodel.relatives import doubted, model_for, relative_model
 from tilescout.search.samplers.guided.history import limited
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
@@ -230,9 +230,7 @@ class Prior:
 
     def _predict(self, model: CostModel, features: Features) -> Prediction:
         predicted = model.foresee(features)
-        if self.of_relative:
-            predicted = doubted(predicted)
-        return doubted(predicted, OF_SIBLING) if self.of_sibling else predicted
+        return doubted(predicted) if self.of_relative or self.of_sibling else predicted
 
     @cached_property
     def _loaded(self) -> tuple[CostModel, ModelCard] | None:

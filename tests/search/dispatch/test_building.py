@@ -28,7 +28,7 @@ from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import Recorded
 from tilescout.search.dispatch.steps import Steps
 from tilescout.search.dispatch.vendored import python_text
-from tilescout.spaces.errors import ExportError, StoreError
+from tilescout.spaces.errors import ExportError, SpaceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
@@ -50,7 +50,7 @@ def points() -> list[Point]:
 
 @pytest.fixture(scope="module")
 def built(invented_gpu: InventedGpu, points: list[Point]) -> Dispatcher:
-    sweep = Sweep(invented_gpu, invented_gpu.kernels)
+    sweep = Sweep(invented_gpu, invented_gpu.kernels, most_rows=MOST)
     versions = {"torch": "2.11.0", "nvidia-cutlass-dsl": "4.8.1"}
     return measure_dispatcher(sweep, OPTIONS, "measured on an invented GPU", versions, points.append)
 
@@ -136,6 +136,12 @@ def _old(made: Dispatcher) -> dict[str, Any]:
         ({"counts": [{"kernels": 1, "mean": "x", "worst": 0.1}]}, "mean is not float"),
         ({"regret": {"mean": 10**400, "worst": 0.1, "at": 1}}, "mean is not float"),
         ({"problem": "nothing"}, "malformed problem"),
+        ({"named": {"kernels": [], "starts": [2], "numbers": [0]}}, "in no rising order from 1"),
+        ({"named": {"kernels": [], "starts": [1, 1], "numbers": [0, 0]}}, "in no rising order from 1"),
+        ({"named": {"kernels": [], "starts": [1, MOST + 1], "numbers": [0, 0]}}, "in no rising order from 1"),
+        ({"named": {"kernels": [], "starts": [1], "numbers": [0]}}, "a kernel of the library that is not there"),
+        ({"named": {"kernels": [{"tile": 1}], "starts": [1], "numbers": [0.5]}}, "something else than whole numbers"),
+        ({"named": {"kernels": [1], "starts": [1], "numbers": [0]}}, "no dispatcher"),
     ],
 )
 def test_what_is_damaged_is_refused(built: Dispatcher, tmp_path: Path, change: dict[str, Any], why: str) -> None:
@@ -143,6 +149,25 @@ def test_what_is_damaged_is_refused(built: Dispatcher, tmp_path: Path, change: d
     path.write_text(json.dumps({**_old(built), **change}))
     with pytest.raises(StoreError, match=why):
         read_dispatcher(path)
+
+
+def test_the_library_kernels_of_another_template_tell_nothing(built: Dispatcher) -> None:
+    assert built.named is not None
+    kernels = (Configuration.of({"tile": 1}),) * len(built.named.kernels)
+    with pytest.raises(SpaceError, match="has other knobs than cublaslt"):
+        regret_over_m(replace(built, named=replace(built.named, kernels=kernels)), kernels_of(built))
+
+
+def test_it_holds_which_kernel_the_library_names_at_every_m(invented_gpu: InventedGpu, built: Dispatcher) -> None:
+    assert built.named is not None
+    which = built.named.at(np.arange(1, MOST + 1))
+    assert {m for m, number in enumerate(which.tolist(), start=1) if number != which[0]} == {*CLIFF}
+
+
+def test_what_was_timed_one_by_one_proves_nothing(built: Dispatcher) -> None:
+    point = next(each for each in built.points if built.find(each.m) is not None and built.over_library(each))
+    assert built.over_library(replace(point, raced=())) is None
+    assert built.over_library(replace(point, raced=None)) == built.over_library(point)
 
 
 def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:

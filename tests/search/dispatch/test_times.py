@@ -1,5 +1,6 @@
 """Between measured m: the steps of kernels, the bounds of their times, and the estimate."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
 from tilescout.search.dispatch.points import Known, Point, Ratio
-from tilescout.search.dispatch.steps import Grid, Steps
-from tilescout.search.dispatch.times import levels, times_of
+from tilescout.search.dispatch.steps import Grid, LibraryKernels, Steps
+from tilescout.search.dispatch.times import levels, steadied, steady_times, times_of
+from tilescout.spaces.templates import find_template
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,77 @@ def test_what_the_clock_was_off_is_found(invented_gpu: InventedGpu, grid: Grid) 
     assert found[1700] - clear[sizes.index(1700)] == pytest.approx(-0.05, abs=0.02)
     others = [found[m] - clear[at] for at, m in enumerate(sizes) if m not in off]
     assert np.abs(others).max() < 0.02
+
+
+def glanced(gpu: InventedGpu, sizes: list[int], off: dict[int, float], rows: dict[int, list[int]]) -> Known:
+    """Glances at some kernels at each m, whose times are all off by the clock."""
+    points = {}
+    for m in sizes:
+        logs = gpu.logs[:, m - 1]
+        told = {row: Ratio(*[float(np.exp(logs[row] - logs[-1]))] * 3) for row in rows[m] if np.isfinite(logs[row])}
+        points[m] = Point(m, float(np.exp(logs[-1] + off[m])), told)
+    return Known.of(points, len(gpu.kernels), told="glanced")
+
+
+def of_one_kernel(grid: Grid) -> Grid:
+    """The grid with a library that runs one kernel everywhere, whose time grows with m."""
+    return replace(grid, library=np.zeros(MOST, dtype=np.int64), library_work=np.arange(1.0, MOST + 1))
+
+
+def test_kernels_that_were_glanced_at_in_turns_are_told_apart_whatever_the_clock_was(
+    invented_gpu: InventedGpu, grid: Grid
+) -> None:
+    kernels, sizes = np.flatnonzero(np.isfinite(invented_gpu.logs[:-1]).all(axis=1))[:2].tolist(), range(1500, MOST, 8)
+    clock = np.random.default_rng(0).normal(0, 0.04, len(sizes)).tolist()
+    off = dict(zip(sizes, clock, strict=True))
+    known = glanced(invented_gpu, list(sizes), off, {m: [kernels[at % 2]] for at, m in enumerate(sizes)})
+    inner = slice(1600, 1950)
+    true = invented_gpu.logs[kernels, inner] - invented_gpu.logs[-1, inner]
+    plain, freed = (
+        find(of_one_kernel(grid), known).mean[kernels, inner] - find(of_one_kernel(grid), known).mean[-1, inner] - true
+        for find in (times_of, steady_times)
+    )
+    assert np.sqrt((freed**2).mean()) < np.sqrt((plain**2).mean()) / 2
+
+
+def test_a_glance_is_smoothed_and_a_race_stays_what_it_is_over_the_library(
+    invented_gpu: InventedGpu, grid: Grid
+) -> None:
+    sizes, row = list(range(1600, 1700)), int(np.flatnonzero(np.isfinite(invented_gpu.logs[:-1]).all(axis=1))[0])
+    known = glanced(invented_gpu, sizes, dict.fromkeys(sizes, 0.0), {m: [row] for m in sizes})
+    noise = np.random.default_rng(1).normal(0, 0.02, len(sizes))
+    noisy = replace(known, ratios=known.ratios + noise)
+    error = (steadied(of_one_kernel(grid), noisy).ratios - known.ratios)[row]
+    assert error.std() < noise.std() / 2
+    raced = noisy.raced.copy()
+    raced[row, 50] = True
+    found = steadied(of_one_kernel(grid), replace(noisy, raced=raced))
+    assert found.ratios[row, 50] == noisy.ratios[row, 50]
+
+
+def test_another_kernel_of_the_library_is_known_by_its_own_measurements(invented_gpu: InventedGpu, grid: Grid) -> None:
+    sizes = np.arange(1, MOST + 1)
+    eighths = sizes % 8 == 0
+    own = replace(of_one_kernel(grid), library=eighths.astype(np.int64))
+    held = measured(invented_gpu, [1, 1201, 1264, 1301, 1401, MOST])
+    slow = longer_library(held, 1264)
+    plain, told = (times_of(own, each).mean[-1] for each in (held, slow))
+    near = eighths & (np.abs(np.log(sizes / 1264)) < 0.04)
+    assert told[near] == pytest.approx(plain[near] + np.log(1.1), abs=0.01)  # others lie towards the last m
+    assert (told[~eighths] == plain[~eighths]).all()
+    far = eighths & (sizes < 1000) & (sizes > 1)  # nothing that is near is known of that kernel
+    assert (told[far] == plain[far]).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=20))
+def test_what_the_library_names_survives_its_record(runs: list[tuple[int, int]]) -> None:
+    template = find_template("cublaslt")
+    rows = [(1, 66, 500 + number, 35, 1, 0, 0, 0, 5, 7) for number, length in runs for _ in range(length)]
+    named = LibraryKernels.of(template, rows)
+    named.check(len(rows))
+    assert LibraryKernels.from_dict(json.loads(json.dumps(named.to_dict()))) == named
+    found = [named.kernels[number]["tile"] for number in named.at(np.arange(1, len(rows) + 1)).tolist()]
+    assert found == [row[2] for row in rows]
 
 
 def longer_library(known: Known, m: int) -> Known:

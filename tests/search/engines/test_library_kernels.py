@@ -69,6 +69,17 @@ def test_a_listing_is_kept_in_the_store_and_one_that_can_not_be_read_is_asked_fo
         assert [tuple(row) for row in anew.rows] == [tuple(row) for row in listed.rows]
 
 
+def test_the_library_names_the_kernel_that_it_runs_for_each_of_many_problems(
+    engine: LocalEngine, fake_cublaslt: ModuleType
+) -> None:
+    problems = [GemmProblem(m, 64, 40) for m in (16, 48, 56)]
+    named = engine.named(0, fake_cublaslt.TEMPLATE, problems).result()
+    listed = [engine.listing(0, fake_cublaslt.TEMPLATE, problem, 1).result().rows[0] for problem in problems]
+    assert named == [list(row) for row in listed]
+    with pytest.raises(SpaceError, match="not supported"):
+        engine.named(0, fake_cublaslt.TEMPLATE, [PROBLEM, GemmProblem(16, 16, 16, dtype="fp16")]).result()
+
+
 def test_a_product_that_the_library_has_nothing_for_is_refused(engine: LocalEngine) -> None:
     with pytest.raises(SpaceError, match="not supported"):
         engine.space(GemmProblem(16, 16, 16, dtype="fp16"))
@@ -149,3 +160,5 @@ def test_a_recorded_table_is_replayed_where_no_library_can_be_asked(
     assert result.trials[0].configuration == engine.default(PROBLEM)
     with pytest.raises(CannotMeasureError, match="no library can be asked"):
         replay.listing(0, template, PROBLEM, 8).result()
+    with pytest.raises(CannotMeasureError, match="no library can be asked"):
+        replay.named(0, template, [PROBLEM]).result()
