@@ -11,7 +11,9 @@ from tilescout.search.dispatch.points import Known
 from tilescout.search.dispatch.steps import Grid
 from tilescout.spaces.tiling import Integers
 
+_WAVES = 2.0  # with fewer, the time of a kernel over its work changes from one m to the next
 _REACH = 0.02  # log of m: so far a pace tells of others of the same kernel, as the width of a Gaussian
+_NEIGHBOURS = 4  # of a pace tell of it at least, where m are sparse
 _AROUND = 8  # of these, so many on each side at most
 _SMOOTHED = 0.005  # log of m: so far glances are smoothed, as the width of a Gaussian
 _RACED = 4.0  # glances that count as much as a race
@@ -225,7 +227,7 @@ class _Paces:
         It is what all paces at the m are off what they are expected to be, in the mean; and a pace is expected to be
         that of its neighbours, freed of their clocks. Both are set right by turns.
         """
-        inside, weights = self._near(_REACH)
+        inside, weights = self._near(_REACH, _NEIGHBOURS)
         weights[:, _AROUND] = 0.0  # itself
         total = weights.sum(axis=1)
         shares = weights / np.where(total > 0, total, 1.0)[:, None]
@@ -244,13 +246,26 @@ class _Paces:
         weights = weights * self.trusted[inside]
         return np.asarray((weights * (self.pace - off[self.at])[inside]).sum(axis=1) / weights.sum(axis=1))
 
-    def _near(self, reach: float) -> tuple[Integers, Floats]:
-        """The neighbours of each, itself in the middle, and how much they count; of shape [timed, neighbours]."""
+    def _near(self, reach: float, least: int = 0) -> tuple[Integers, Floats]:
+        """The neighbours of each, itself in the middle, and how much they count; of shape [timed, neighbours].
+
+        Parameters
+        ----------
+        reach
+            How far they count, log of m.
+        least
+            So many neighbours are within reach where m are sparse, as in sweeps, and a time has some waves.
+        """
         around = np.arange(len(self.at))[:, None] + np.arange(-_AROUND, _AROUND + 1)
         inside = np.clip(around, 0, max(len(self.at) - 1, 0))
         place = np.log(self.sizes[self.at])
-        weights = np.exp(-0.5 * ((place[inside] - place[:, None]) / reach) ** 2)
-        weights[(around != inside) | (self.rows[inside] != self.rows[:, None]) | (weights < _LEAST)] = 0.0
+        there = (around == inside) & (self.rows[inside] == self.rows[:, None])
+        far = np.where(there, np.abs(place[inside] - place[:, None]), np.inf)
+        nearest = np.sort(far, axis=1)[:, least]  # the first is the distance to itself
+        sparse = np.isfinite(nearest) & (self.work >= np.log(_WAVES))
+        width = np.maximum(reach, np.where(sparse, nearest, reach))
+        weights = np.exp(-0.5 * (far / width[:, None]) ** 2)
+        weights[weights < _LEAST] = 0.0
         return inside, weights
 
 

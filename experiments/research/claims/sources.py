@@ -21,6 +21,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives as chain_or_sandwich
 from tilescout.experiments.research.studies.best_of_table import best_rows, summary
 from tilescout.experiments.research.studies.dispatch_halves import HALVES, all_halves
+from tilescout.experiments.research.studies.dispatch_left_out import all_figures, all_left_out
 from tilescout.experiments.research.studies.field import agreements
 from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
@@ -203,6 +204,11 @@ def dispatch_halves(files: Files) -> Any:
     return {text.partition(":")[0]: one.figures() for text, one in all_halves(path, (), HALVES, SEED).items()}
 
 
+def dispatch_left_out(files: Files) -> Any:
+    """How far glances are off that were left out, with what the library names and without."""
+    return all_figures(all_left_out(list(files.values()), SEED))
+
+
 def nvgemm_losses(files: Files) -> Any:
     """The losses of the candidates that TorchInductor times, and of those that our ranker keeps, on each problem."""
     (path,) = files.values()
@@ -312,6 +318,7 @@ SOURCES: dict[str, Source] = {
     "unseen-searches": unseen_searches,
     "fixed-launches": fixed_launches,
     "dispatch-halves": dispatch_halves,
+    "dispatch-left-out": dispatch_left_out,
     "nvgemm-losses": nvgemm_losses,
     "transfer": transfer,
     "softmax": softmax,

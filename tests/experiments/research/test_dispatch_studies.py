@@ -20,18 +20,48 @@ from tilescout.experiments.research.studies.dispatch_judge import (
     drawn,
     number_of,
 )
+from tilescout.experiments.research.studies.dispatch_left_out import all_figures, all_left_out, compared
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, predict_dispatcher
 from tilescout.search.dispatch.kernels import MOST_ROWS
 from tilescout.search.dispatch.measuring import Sweep
-from tilescout.spaces.errors import ProblemError
+from tilescout.search.dispatch.points import Known
+from tilescout.search.dispatch.times import Times
+from tilescout.spaces.errors import ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.suite import find_suite, suite_names
 
 RESULTS = Path(research.__file__ or "").parents[1] / "results"
+LATEST = RESULTS / "dispatch-2026-11-26" / "judged-260.json.gz"
 JUDGED = RESULTS / "dispatch-2026-11-22" / "judged-before-races.json.gz"
+
+
+def test_glances_that_were_left_out_are_told_better_by_one_who_knows_what_the_library_runs() -> None:
+    found = all_figures(all_left_out([LATEST], 0))
+    (ways,) = found["records"].values()
+    assert ways == found["mean"]
+    named, unnamed = ways["named"], ways["unnamed"]
+    assert named["sizes"] == unnamed["sizes"] > 100
+    assert named["off_2"] < unnamed["off_2"] / 2
+    assert named["mean"] < unnamed["mean"]
+    assert 0 <= named["over_5"] <= named["over_2"] <= 1
+
+
+def test_glances_tell_nothing_of_a_kernel_that_is_not_known_there() -> None:
+    sizes, both = np.arange(1, 5), np.log(np.array([[1.0, 0.8, 0.9, 1.0], [1.0, 1.0, 1.0, 1.0]]))
+    times = Times(sizes, both, both, both)
+    there = np.array([[True, True, False]])
+    told = Known(sizes[:3], np.zeros(3), np.log(np.array([[0.9, 0.8, np.nan]])), there, ~there, ~there)
+    found = compared(times, told)
+    assert found.off == pytest.approx([-np.log(0.9), 0.0])
+    assert found.regret == pytest.approx([1 / 0.9 - 1, 0.0, 0.0])  # none leads by enough at the first
+
+
+def test_a_dispatcher_that_does_not_hold_what_the_library_names_is_refused() -> None:
+    with pytest.raises(StoreError, match="does not hold what the library names"):
+        all_left_out([JUDGED], 0)
 
 
 def test_no_suite_holds_a_drawn_product_and_the_seed_decides_which() -> None:
