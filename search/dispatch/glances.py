@@ -34,6 +34,7 @@ _ALIKE = 7  # races that tell together what a glance is off
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
 _TOGETHER = 240  # kernels that are glanced at, at one m after the other, without a pause: that takes up to a second
+_EACH = 64  # rows up to which every m is glanced at
 _FINE = 32  # rows of a cell for the kernels that are kept
 
 
@@ -55,10 +56,11 @@ def glanced_sizes(most_rows: int) -> list[int]:
 def fine_sizes(most_rows: int, library: Integers | None = None) -> list[int]:
     """The m to glance at with the kernels that are kept alone, in the order in which they are.
 
-    First come the m behind the middle of each cell of 32 rows, then one m in each cell of every other kernel that the
-    library runs in it. Then come all that divide by 8 up to 2,048, where the library takes more than 5 % longer or less
-    than at both neighbours at a tenth of them, then those beyond, where it does so at one of forty, by turns with the
-    middles of cells of 16 rows.
+    First come the m behind the middle of each cell of 32 rows, then all up to 64, where launches are short and the
+    fastest kernel changes within some rows, then one m in each cell of every other kernel that the library runs in it.
+    Then come all that divide by 8 up to 2,048, where the library takes more than 5 % longer or less than at both
+    neighbours at a tenth of them, then those beyond, where it does so at one of forty, by turns with the middles of
+    cells of 16 rows.
 
     Parameters
     ----------
@@ -72,8 +74,9 @@ def fine_sizes(most_rows: int, library: Integers | None = None) -> list[int]:
         [min(start + cell // 2 + 1, most_rows) for start in range(0, most_rows, cell)] for cell in (_FINE, _FINE // 2)
     )
     eighths = [m for m in range(EIGHTH, most_rows + 1, EIGHTH) if m > few]
-    others = _unseen(middles, library) if library is not None else []
-    parts = [middles, others, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
+    first = list(range(1, min(_EACH, most_rows) + 1))
+    others = _unseen([*middles, *first], library) if library is not None else []
+    parts = [middles, first, others, list(range(EIGHTH, few + 1, EIGHTH)), sorted({*halves, *eighths} - {*middles})]
     return list(dict.fromkeys(m for part in parts for m in _in_order(part, most_rows)))
 
 
