@@ -86,7 +86,7 @@ def _told(glances: Mapping[int, Point], kernels: int) -> Known:
 
 
 def compared(times: Times, hidden: Known) -> LeftOut:
-    """What is expected at some m, compared with glances there."""
+    """Compare what is expected at some m with glances there."""
     at = np.searchsorted(times.sizes, hidden.sizes)
     with np.errstate(invalid="ignore"):
         expected = times.mean[:-1, at] - times.mean[-1, at]

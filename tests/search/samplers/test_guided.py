@@ -247,7 +247,7 @@ def test_without_a_model_it_beats_random_search_on_unknown_knobs() -> None:
 
 def test_a_space_without_a_template_has_no_prior_and_one_without_a_model_neither() -> None:
     assert GuidedSampler(UNKNOWN, 0).prior is None
-    other = SearchSpace("gemm_sm90", TEMPLATE.knobs, TEMPLATE.constraints, PROBLEM, DEVICES["h100"])
+    other = SearchSpace("gemm_sm90", TEMPLATE.knobs, TEMPLATE.constraints, PROBLEM, DEVICES["b200"])
     assert GuidedSampler(other.subset([0, 1]), 0).prior is None
     assert GuidedSampler(SPACE, 0, model=None).prior is None
     shipped = GuidedSampler(SPACE, 0).prior

@@ -226,7 +226,7 @@ def test_more_than_the_librarys_list_are_those_that_a_cost_model_expects_to_be_f
         none = np.zeros(len(space), dtype=np.bool_)
         model.fit([Sample(name, features, -rows, none, "small") for name in ("a", "b", "c")])
         save_model(tmp_path / "m.npz", model, ModelCard("host_cublaslt", "host", (), (), len(space)))
-        monkeypatch.setattr(library_candidates, "shipped_model", lambda space, device: tmp_path / "m.npz")
+        monkeypatch.setattr(library_candidates, "model_for", lambda space, device: tmp_path / "m.npz")
         listed = library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
 
     assert listed is not None
