@@ -8,6 +8,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.measure.interval import WIDEST
+
 _FREEDOM = 2  # heats that the variance known beforehand is worth
 _CORRELATIONS = np.linspace(0.0, 0.95, 96)
 
@@ -54,7 +56,7 @@ class HeatMean:
         """Half of the 95 % interval of what this process would measure with ever more heats."""
         from scipy.special import stdtrit  # the quantile of t; `scipy.stats.t.ppf` takes 16 times as long
 
-        return float(stdtrit(self.freedom, 0.975)) * self.error
+        return min(float(stdtrit(self.freedom, 0.975)) * self.error, WIDEST)
 
     @property
     def half(self) -> float:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 TRIMMED = 0.2  # share of the values that is cut off at either end
+WIDEST = math.log(1e6)
+"""Half of an interval of a log ratio at most: two heats on a busy host gave one of 46, which no record could hold."""
 _PRIOR_FREEDOM = 10  # the noise that was known before counts as much as so many values
 
 
@@ -46,7 +48,8 @@ def mean_interval(
     # Trimming leaves fewer values, and winsorising makes them look quieter than they are: both are made up for.
     own = float(((winsorised - winsorised.mean()) ** 2).sum()) * (count / len(kept)) ** 2
     variance = (prior * noise**2 + own) / (prior + count - 1)
-    half = t_quantile(0.5 + CONFIDENCE / 2, freedom) * math.sqrt(shared * variance / count + repeat**2)
+    error = math.sqrt(shared * variance / count + repeat**2)
+    half = min(t_quantile(0.5 + CONFIDENCE / 2, freedom) * error, WIDEST)
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 

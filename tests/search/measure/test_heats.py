@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tilescout.search.measure.heats import HeatNoise, correlation, mean_of_heats, ran
+from tilescout.search.measure.interval import WIDEST
+from tilescout.search.measure.measurement import check_interval
 
 NOTHING = HeatNoise(0.0, 0.0)
 
@@ -28,6 +30,13 @@ def test_one_heat_is_as_sure_as_what_is_known_of_heats_allows() -> None:
     assert found.error == pytest.approx(0.0013)
     assert found.freedom == 2
     assert found.here == pytest.approx(4.303 * 0.0013, rel=1e-3)
+
+
+def test_heats_that_have_nothing_in_common_give_an_interval_that_a_record_can_hold() -> None:
+    found = mean_of_heats(np.array([[50.0] * 4, [-50.0] * 4]), 0.0, NOTHING)
+
+    assert found.half == pytest.approx(WIDEST)
+    check_interval(*(float(np.exp(found.mean + side * found.half)) for side in (0, -1, 1)))
 
 
 def test_other_processes_and_hosts_widen_the_interval_however_many_heats_there_are() -> None:

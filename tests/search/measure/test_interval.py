@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from tilescout.search.measure.interval import CONFIDENCE, mean_interval, t_quantile, usual_range
+from tilescout.search.measure.interval import CONFIDENCE, WIDEST, mean_interval, t_quantile, usual_range
 
 # Each draws values about 1; "skewed" ones have it as their median, which a trimmed mean is not quite.
 DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]]] = {
@@ -91,6 +91,11 @@ def test_one_disturbed_launch_in_ten_hardly_moves_the_middle() -> None:
     quiet = (1 + 0.001 * np.random.default_rng(0).standard_normal(20)).tolist()
 
     assert mean_interval([*quiet[:18], 1.5, 1.5])[0] == pytest.approx(mean_interval(quiet)[0], abs=0.001)
+
+
+def test_values_that_have_nothing_in_common_give_an_interval_that_a_record_can_hold() -> None:
+    middle, low, high = mean_interval([1e-30, 1e30])
+    assert np.log([middle / low, high / middle]) == pytest.approx(WIDEST)
 
 
 def test_what_differs_between_measurements_widens_every_interval() -> None:
