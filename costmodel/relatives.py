@@ -11,6 +11,7 @@ Devices of one architecture are siblings. Features hold how much slower memory i
 are and how large the L2 is, so that a model of one predicts times on another.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -37,8 +38,7 @@ def model_for(space: str, device: str) -> Path | None:
 
     Siblings are tried in the order of `siblings`.
     """
-    found = (shipped_model(space, each) for each in (device, *siblings(device)))
-    return next((path for path in found if path is not None), None)
+    return _nearest(lambda each: shipped_model(space, each), device)
 
 
 def relative_model(space: Describes | str, device: str) -> Path | None:
@@ -51,7 +51,12 @@ def relative_model(space: Describes | str, device: str) -> Path | None:
     device
         The name of the device. If none of it is shipped, one of a sibling is taken.
     """
-    found = (_relative_on(space, each) for each in (device, *siblings(device)))
+    return _nearest(lambda each: _relative_on(space, each), device)
+
+
+def _nearest(find: Callable[[str], Path | None], device: str) -> Path | None:
+    """Return what is found for a device, else for the first of its siblings for which there is something."""
+    found = map(find, (device, *siblings(device)))
     return next((path for path in found if path is not None), None)
 
 

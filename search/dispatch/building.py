@@ -13,7 +13,6 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
 from tilescout.search.dispatch.glances import (
     Looked,
-    corrected,
     corrected_points,
     fine_sizes,
     gathered,
@@ -371,9 +370,7 @@ class _Builder:
 
     def _known(self, promised: bool) -> Known:
         """All that is known of the kernels that are kept; see `Known.of`."""
-        count = self._looked.count
-        glances = corrected(self._looked.known, Known.of(self._points, count))
-        return gathered(self._points, glances, count, promised).take(self._kept)
+        return self._looked.gathered(promised).take(self._kept)
 
     def _planned(self) -> tuple[Times, list[Stretch], Integers]:
         """The times at every m that the kernels are proven to have, the ranges by these, and which serves each."""

@@ -82,14 +82,11 @@ def fine_sizes(most_rows: int, library: Integers | None = None) -> list[int]:
 
 def _unseen(seen: Sequence[int], library: Integers) -> list[int]:
     """One m in each cell of 32 rows of every kernel that the library runs there and at none of some m."""
-    sizes = np.arange(1, len(library) + 1)
-    groups = np.stack([(sizes - 1) // _FINE, library], axis=1)
-    known = {tuple(groups[m - 1].tolist()) for m in seen}
-    found: dict[tuple[int, ...], list[int]] = {}
-    for m, group in enumerate(map(tuple, groups.tolist()), start=1):
-        if group not in known:
-            found.setdefault(group, []).append(m)
-    return [held[len(held) // 2] for held in found.values()]
+    groups = np.arange(len(library)) // _FINE * (library.max() + 1) + library
+    order = np.argsort(groups, kind="stable")
+    held, first, count = np.unique(groups[order], return_index=True, return_counts=True)
+    middles = order[first + count // 2] + 1
+    return [int(m) for m in middles[~np.isin(held, groups[np.array(seen) - 1])]]
 
 
 def _in_order(found: Sequence[int], most_rows: int) -> list[int]:
@@ -159,20 +156,17 @@ def _off(glances: Known, points: Known) -> Floats:
     """Log of what the ratios of glances are off, of shape [sizes of the glances]."""
     _, seen, measured = np.intersect1d(glances.sizes, points.sizes, assume_unique=True, return_indices=True)
     both = glances.paired[:, seen] & points.paired[:, measured]
-    held = both.any(axis=0)
-    if not held.any():
-        return np.zeros(len(glances.sizes))
-    seen, measured, both = seen[held], measured[held], both[:, held]
     told = np.where(both, points.ratios[:, measured], np.inf)
     near = told <= np.minimum(told.min(axis=0), 0.0) + np.log1p(_NEAR)
-    apart = np.clip(points.ratios[:, measured] - glances.ratios[:, seen], -_MOST_OFF, _MOST_OFF)
     tells = near.any(axis=0)
     if not tells.any():
         return np.zeros(len(glances.sizes))
+    apart = np.clip(points.ratios[:, measured] - glances.ratios[:, seen], -_MOST_OFF, _MOST_OFF)
     off = np.nanmedian(np.where(near, apart, np.nan)[:, tells], axis=0)
     short = np.exp(-glances.library)
-    order = np.argsort(short[seen][tells], kind="stable")
-    held, off = short[seen][tells][order], off[order]
+    held = short[seen[tells]]
+    order = np.argsort(held, kind="stable")
+    held, off = held[order], off[order]
     reach = np.minimum(np.minimum(np.arange(len(off)), np.arange(len(off))[::-1]), _ALIKE // 2)
     level = [np.median(off[at - far : at + far + 1]) for at, far in enumerate(reach.tolist())]
     return np.asarray(np.interp(short, held, level))
@@ -205,8 +199,12 @@ class Looked:
     def times(self) -> Times:
         """The times of all candidates, at some m."""
         sizes = np.array(sorted({*self._sizes, *self._points, *self.found}))
+        return steady_times(self._grid.at(sizes), self.gathered())
+
+    def gathered(self, promised: bool = False) -> Known:
+        """All that is known of all candidates; see `gathered`."""
         glances = corrected(self.known, Known.of(self._points, self.count))
-        return steady_times(self._grid.at(sizes), gathered(self._points, glances, self.count))
+        return gathered(self._points, glances, self.count, promised)
 
     @property
     def known(self) -> Known:

@@ -16,8 +16,9 @@ from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.plan import worth_racing
 from tilescout.search.dispatch.points import Point, Ratio, slowest
-from tilescout.search.dispatch.steps import LibraryKernels, library_of
+from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
+from tilescout.search.engines.library_candidates import library_of
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions

@@ -8,6 +8,7 @@ for every m without a launch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.engines.library_candidates import library_of
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Integers, ceil_div
-from tilescout.spaces.workloads import load_workload
 
 BY_WAVES = 0.5
 """The share of a kernel's time that grows wave by wave; the rest grows tile by tile, as fuller waves share the L2, the
@@ -128,7 +129,7 @@ class LibraryKernels:
         ValueError
             If there is one.
         """
-        rising = all(before < after for before, after in zip(self.starts, self.starts[1:], strict=False))
+        rising = all(before < after for before, after in pairwise(self.starts))
         if not (self.starts and self.starts[0] == 1 and self.starts[-1] <= most_rows and rising):
             raise ValueError("the runs of the library's kernels are in no rising order from 1")
         if len(self.numbers) != len(self.starts) or not {*self.numbers} <= {*range(len(self.kernels))}:
@@ -152,12 +153,6 @@ class LibraryKernels:
         if any(type(each) is not int for each in (*found.starts, *found.numbers)):
             raise TypeError("a run of the library's kernels has something else than whole numbers")
         return found
-
-
-def library_of(template: KernelTemplate) -> KernelTemplate | None:
-    """The template of the library's own kernels for what a template computes; None where it has no list of them."""
-    name = load_workload(template.workload).candidates if template.workload else ""
-    return find_template(name) if name else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,15 +175,6 @@ def steadied(grid: Grid, known: Known) -> Known:
     return replace(known, library=library, ratios=ratios)
 
 
-def levels(grid: Grid, known: Known) -> Floats:
-    """Log of how much the clock of the device was off at each known m, of shape [sizes].
-
-    Large products draw so much power that the clock depends on what ran before: times of one m are all too long or
-    all too short together, by up to some percent, though their ratios are right.
-    """
-    return _Paces.of(grid, known).clocks()
-
-
 @dataclass(frozen=True, eq=False)
 class _Paces:
     """All that was timed, sorted by what it is of: kernels, then kernels of the library, if it is known which run.
@@ -224,12 +216,14 @@ class _Paces:
         return cls(rows[order], at[order], pace, work[order], known.sizes, trusted[order])
 
     def clocks(self) -> Floats:
-        """Log of how much the clock was off at each m, of shape [sizes].
+        """Log of how much the clock of the device was off at each m, of shape [sizes].
 
-        It is what all paces at the m are off what they are expected to be, in the mean; and a pace is expected to be
-        that of its neighbours, freed of their clocks. Both are set right by turns.
+        Large products draw so much power that the clock depends on what ran before: times of one m are all too long or
+        all too short together, by up to some percent, though their ratios are right. A clock is what all paces at its m
+        are off what they are expected to be, in the mean; and a pace is expected to be that of its neighbours, freed of
+        their clocks. Both are set right by turns.
         """
-        inside, weights = self._near(_REACH, _NEIGHBOURS)
+        inside, weights = self._neighbours[0], self._weights(_REACH, _NEIGHBOURS)
         weights[:, _AROUND] = 0.0  # itself
         total = weights.sum(axis=1)
         shares = weights / np.where(total > 0, total, 1.0)[:, None]
@@ -244,12 +238,24 @@ class _Paces:
 
     def smooth(self, off: Floats) -> Floats:
         """The paces, freed of clocks, each as the mean of those of its kernel nearby; of shape [timed]."""
-        inside, weights = self._near(_SMOOTHED)
-        weights = weights * self.trusted[inside]
+        inside = self._neighbours[0]
+        weights = self._weights(_SMOOTHED) * self.trusted[inside]
         return np.asarray((weights * (self.pace - off[self.at])[inside]).sum(axis=1) / weights.sum(axis=1))
 
-    def _near(self, reach: float, least: int = 0) -> tuple[Integers, Floats]:
-        """The neighbours of each, itself in the middle, and how much they count; of shape [timed, neighbours].
+    @cached_property
+    def _neighbours(self) -> tuple[Integers, Floats]:
+        """The neighbours of each, itself in the middle, and how far they are, log of m; of shape [timed, neighbours].
+
+        Those of another kernel are infinitely far.
+        """
+        around = np.arange(len(self.at))[:, None] + np.arange(-_AROUND, _AROUND + 1)
+        inside = np.clip(around, 0, max(len(self.at) - 1, 0))
+        place = np.log(self.sizes[self.at])
+        there = (around == inside) & (self.rows[inside] == self.rows[:, None])
+        return inside, np.where(there, np.abs(place[inside] - place[:, None]), np.inf)
+
+    def _weights(self, reach: float, least: int = 0) -> Floats:
+        """How much the neighbours of each count, of shape [timed, neighbours].
 
         Parameters
         ----------
@@ -258,17 +264,13 @@ class _Paces:
         least
             So many neighbours are within reach where m are sparse, as in sweeps, and a time has some waves.
         """
-        around = np.arange(len(self.at))[:, None] + np.arange(-_AROUND, _AROUND + 1)
-        inside = np.clip(around, 0, max(len(self.at) - 1, 0))
-        place = np.log(self.sizes[self.at])
-        there = (around == inside) & (self.rows[inside] == self.rows[:, None])
-        far = np.where(there, np.abs(place[inside] - place[:, None]), np.inf)
+        _, far = self._neighbours
         nearest = np.sort(far, axis=1)[:, least]  # the first is the distance to itself
         sparse = np.isfinite(nearest) & (self.work >= np.log(_WAVES))
         width = np.maximum(reach, np.where(sparse, nearest, reach))
         weights = np.exp(-0.5 * (far / width[:, None]) ** 2)
         weights[weights < _LEAST] = 0.0
-        return inside, weights
+        return np.asarray(weights)
 
 
 def _telling(measured: Integers) -> NDArray[np.bool_]:

@@ -52,6 +52,13 @@ class Candidate:
     task: Task
 
 
+def library_of(template: KernelTemplate) -> KernelTemplate | None:
+    """The template of the library's own kernels for what a template computes; None where it has no list of them."""
+    computed = template.workload  # none of a kernel that another tuner recorded
+    name = load_workload(computed).candidates if computed else ""
+    return find_template(name) if name else None
+
+
 def listed_candidates(
     engine: Engine, gpu: int, problem: Problem, library_us: float, count: int = CANDIDATES
 ) -> Listed | None:
@@ -65,13 +72,11 @@ def listed_candidates(
     CannotMeasureError, SpaceError, DeviceError
         If the library can't be asked, or more are wanted and there is no cost model of its kernels.
     """
-    computed = engine.template.workload  # none of a kernel that another tuner recorded
-    name = load_workload(computed).candidates if computed else ""
-    if not name or engine.template.loader:
+    template = None if engine.template.loader else library_of(engine.template)
+    if template is None:
         return None
     if not engine.measures_anew:
         raise CannotMeasureError("the table that is replayed was recorded without it")
-    template = find_template(name)
     listed = engine.listing(gpu, template, problem, count if count <= CANDIDATES else None).result()
     if count <= CANDIDATES:
         names = [knob.name for knob in template.knobs]

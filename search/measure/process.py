@@ -197,12 +197,7 @@ class MeasuringProcess(Closing):
             If it took the process down.
         """
         request = {"kind": "list", "loader": loader, "problem": problem, "guesses": guesses}
-        try:
-            answer = self._ask(request)
-        except WorkerLostError as lost:
-            raise DeviceError(f"can't list the library's kernels for {problem} on {self.device}: {lost}") from lost
-        if "error" in answer:
-            raise SpaceError(answer["error"])
+        answer = self._ask_library(request, f"list the library's kernels for {problem}")
         return Listing(**{field.name: answer[field.name] for field in fields(Listing)})
 
     def named(self, loader: str, problems: Sequence[str]) -> list[Sequence[int | str]]:
@@ -215,13 +210,17 @@ class MeasuringProcess(Closing):
         DeviceError
             If it took the process down.
         """
+        request = {"kind": "name", "loader": loader, "problems": list(problems)}
+        return list(self._ask_library(request, "ask for the library's kernels")["rows"])
+
+    def _ask_library(self, request: dict[str, Any], what: str) -> dict[str, Any]:
         try:
-            answer = self._ask({"kind": "name", "loader": loader, "problems": list(problems)})
+            answer = self._ask(request)
         except WorkerLostError as lost:
-            raise DeviceError(f"can't ask for the library's kernels on {self.device}: {lost}") from lost
+            raise DeviceError(f"can't {what} on {self.device}: {lost}") from lost
         if "error" in answer:
             raise SpaceError(answer["error"])
-        return list(answer["rows"])
+        return answer
 
     def measure(self, job: Job) -> Measurement:
         """Measure a kernel; a crash or hang is its measurement."""

@@ -24,6 +24,7 @@ from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.dispatch_figures import MEASURED
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
+from tilescout.search.dispatch.building import DispatchOptions
 from tilescout.search.dispatch.bundling import kernels_of
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.glances import gathered
@@ -36,8 +37,8 @@ from tilescout.spaces.errors import StoreError
 SHARE = 0.3
 """Of the glances, those that are left out."""
 
-LEAD = 0.01
-"""A kernel that is expected to lead by less does not serve, as a share; see `DispatchOptions.caution`."""
+LEAD = DispatchOptions.caution
+"""A kernel that is expected to lead by less does not serve, as a share."""
 
 WITH, WITHOUT = "named", "unnamed"
 

@@ -81,8 +81,7 @@ def test_it_was_measured_at_few_m_and_is_as_fast_as_the_library_at_each(built: D
     assert built.regret is not None
     assert built.bound is not None
     assert built.bound.worst >= built.regret.worst
-    proven = sum(each.high - each.low + 1 for each in built.stretches if built.is_proven(each))
-    assert proven > 0.97 * MOST  # the last races move some ends of ranges
+    assert all(built.is_proven(each) for each in built.stretches)
 
 
 def test_each_kernel_raced_the_library_alone_at_every_m_that_it_serves(built: Dispatcher, points: list[Point]) -> None:

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.points import Known, Point, Ratio
 from tilescout.search.dispatch.steps import Grid, LibraryKernels, Steps
-from tilescout.search.dispatch.times import levels, steadied, steady_times, times_of
+from tilescout.search.dispatch.times import steadied, steady_times, times_of
 from tilescout.spaces.templates import find_template
 
 
@@ -80,6 +81,11 @@ def test_the_bound_of_the_regret_holds_whatever_serves(
     true = np.where(seen, invented_gpu.logs, np.inf)  # of the others nothing is known
     regret = true[rows, np.arange(MOST)] - true.min(axis=0)
     assert (regret <= times.bound(rows) + 1e-9).all()
+
+
+def levels(grid: Grid, known: Known) -> Floats:
+    """Log of what the library's times were freed of."""
+    return known.library - steadied(grid, known).library
 
 
 def test_what_the_clock_was_off_is_found(invented_gpu: InventedGpu, grid: Grid) -> None:
