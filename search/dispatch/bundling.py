@@ -51,6 +51,9 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
     ranges = tuple(
         Range(each.low, each.high, digests[each.kernel], dispatcher.is_proven(each)) for each in dispatcher.stretches
     )
+    ratios = dispatcher.ratios()
+    if not ratios:
+        raise ExportError(f"no kernel of {dispatcher.name} raced at an m that it serves: measure the dispatcher again")
     dispatch = Dispatch(
         problem=dispatcher.problem,
         ranges=ranges,
@@ -58,7 +61,7 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         measured_by=dispatcher.measured_by,
         versions=dict(dispatcher.versions),
         sizes=tuple(point.m for point in dispatcher.points),
-        over_library=max(dispatcher.ratios(), default=1.0),
+        over_library=max(ratios),
     )
     return Dispatched(
         device=dispatcher.device,

@@ -169,6 +169,14 @@ def test_what_was_timed_one_by_one_proves_nothing(built: Dispatcher) -> None:
     assert built.over_library(replace(point, raced=None)) == built.over_library(point)
 
 
+def test_a_dispatcher_no_kernel_of_which_raced_where_it_serves_is_not_exported(
+    built: Dispatcher, tmp_path: Path
+) -> None:
+    served = tuple(replace(each, raced=()) for each in built.points if built.find(each.m) is not None)
+    with pytest.raises(ExportError, match="raced at an m that it serves"):
+        dispatched([replace(built, points=served)], ArtifactStore(tmp_path / "artifacts"))
+
+
 def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:
     record = json.loads(json.dumps(_old(built)))
     proven = next(each for each in record["ranges"] if each["kernel"] is not None and each["proven"])
