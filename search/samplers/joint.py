@@ -36,6 +36,8 @@ class Joint:
         Finished trials of all, and those in flight.
     dear, dear_running
         Of `since` and of `running`, those that had to be compiled though much was not; see `SpaceSampler.is_dear`.
+    spaces
+        How many spaces are searched, or are going to be.
     """
 
     best_us: float | None = None
@@ -45,3 +47,4 @@ class Joint:
     running: int = 0
     dear: int = 0
     dear_running: int = 0
+    spaces: int = 1

@@ -110,9 +110,10 @@ def search_alone(lane: Lane, budget: Budget) -> str | None:
     return run_together([lane], budget)
 
 
-def run_together(
-    lanes: Sequence[Lane], budget: Budget, on_change: Callable[[Sequence[Joint]], None] = lambda joints: None
-) -> str | None:
+OnChange = Callable[[Sequence[Joint]], "Sequence[Lane] | None"]
+
+
+def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints: None) -> str | None:
     """Search several spaces for one problem, within one budget, until all of their samplers would stop; see `run`.
 
     Until an outcome is known the studies take turns, and so where a sampler can't say what it expects to gain. Then the
@@ -125,7 +126,8 @@ def run_together(
     budget
         When to stop, of all together.
     on_change
-        Called with how far they are together, as each study is to see it, whenever that changes.
+        Called with how far they are together, as each study is to see it, whenever that changes. What it returns joins
+        the search.
     """
     return _Loop(lanes, budget, on_change).run()
 
@@ -133,8 +135,8 @@ def run_together(
 class _Loop:
     """The state of a search; see `run_together`."""
 
-    def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: Callable[[Sequence[Joint]], None]) -> None:
-        self._lanes, self._budget, self._on_change = lanes, budget, on_change
+    def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: OnChange) -> None:
+        self._lanes, self._budget, self._on_change = list(lanes), budget, on_change
         self._knobs = [distributions(lane.space) for lane in lanes]
         self._tallies = [_Tally() for _ in lanes]
         self._expected_us: float | None = None
@@ -151,13 +153,7 @@ class _Loop:
 
     def run(self) -> str | None:
         """Search; why the samplers ended it."""
-        found = [
-            (record.finished, at, record)
-            for at, lane in enumerate(self._lanes)
-            for record in finished_trials(lane.study, lane.space)
-        ]
-        for _, at, record in sorted(found, key=lambda each: each[:2]):
-            self._add(at, record)
+        self._take_account(0)
         self._changed()
         while True:
             done = self._propose()
@@ -173,6 +169,16 @@ class _Loop:
                 self._lanes[open_[0]].tuner.pause()  # what is in flight elsewhere may have to be tried again
             else:
                 return done
+
+    def _take_account(self, first: int) -> None:
+        """Count what the studies from that one on have."""
+        found = [
+            (record.finished, at, record)
+            for at, lane in enumerate(self._lanes[first:], start=first)
+            for record in finished_trials(lane.study, lane.space)
+        ]
+        for _, at, record in sorted(found, key=lambda each: each[:2]):
+            self._add(at, record)
 
     def _propose(self) -> str | None:
         """Have as much in flight as is worth it; why the search is to end."""
@@ -309,14 +315,21 @@ class _Loop:
         return sampler is not None and sampler.is_dear(index)
 
     def _changed(self) -> None:
-        found = Joint(None, self._expected_us, 0, sum(tally.trials for tally in self._tallies), len(self._in_flight))
+        trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
+        found = Joint(None, self._expected_us, trials=trials, running=running, spaces=len(self._lanes))
         best = min(self._ratios, default=math.inf)
         if math.isfinite(best):
             behind = self._dear[first_alike(np.array(self._ratios)) + 1 :]
             running = sum(self._is_dear(at, index) for at, index in self._in_flight)
             found = replace(found, since=len(behind), dear=sum(behind), dear_running=running)
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
-        self._on_change([replace(found, best_us=time_us) for time_us in times])
+        joining = self._on_change([replace(found, best_us=time_us) for time_us in times])
+        if joining:
+            self._lanes += joining
+            self._knobs += [distributions(lane.space) for lane in joining]
+            self._tallies += [_Tally() for _ in joining]
+            self._take_account(len(self._lanes) - len(joining))
+            self._changed()
 
 
 class _Tally:

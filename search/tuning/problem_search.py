@@ -32,7 +32,12 @@ from tilescout.spaces.problems import Problem
 _LOG = logging.getLogger(__name__)
 
 SOON = 12
-"""Trials of the first space after which kernels of the second are compiled, if the best of them loses so far."""
+"""Trials of the first space after which the second is set up, if the best of them loses so far.
+
+Where it is listed and predicted by then, it is searched from then on. Of one that waited until the first one's search
+ended, the first kernel was asked for 0.8 and 1.2 s later on an H200 host, while the GPU waited for a single compiler
+(`experiments/results/wall-time.md`).
+"""
 
 
 class _NotWantedError(Exception):
@@ -116,7 +121,8 @@ class ProblemSearch:
         self._turn: Turn | None = None
         self._claim = self._claimed = Claim(0, 0.0, None)  # as of now, and that of the turn
         self._lanes: list[Lane] = []
-        self._joints = [Joint(), Joint()]
+        self._waited: list[tuple[float, float]] = []  # by each lane and by all, when it joined or the turn began
+        self._joints = [Joint(spaces=1 + expected), Joint(spaces=2)]
         self._evaluator: Evaluator | None = None  # of the first space
         self._listed, self._set_up, self._has_gpu = (threading.Event() for _ in range(3))
         self._state: Literal["undecided", "wanted", "joined", "gone"] = "wanted" if expected else "undecided"
@@ -233,7 +239,7 @@ class ProblemSearch:
         if shared.strategy.learns_from_others:
             settings["others"] = others
         settings |= recalled(options.sampler, options.studies, evaluator, shared.problems)
-        if shared.strategy.searches_jointly and (self._expected or space):
+        if shared.strategy.searches_jointly and shared.complement is not None:
             settings["joint"] = lambda: self._joints[space]
         asked = replace(options, budget=replace(options.budget, trials=shared.turns.first), settings=settings)
         if space:  # what is named is of the other space
@@ -271,32 +277,42 @@ class ProblemSearch:
         if self._turn is not None and finished >= self._claimed.trials + self._turn.trials:
             self._pass()
         while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
-            before, begun = finished, [lane.evaluator.waited for lane in self._lanes]
+            before = finished
+            self._waited = [(lane.evaluator.waited, self._all_waited()) for lane in self._lanes]
             stopped = run_together(self._lanes, self._turn.budget(self._claimed, budget.whole), self._see)
-            waited = [lane.evaluator.waited - at for lane, at in zip(self._lanes, begun, strict=True)]
-            for lane, own in zip(self._lanes, waited, strict=True):
-                lane.evaluator.lent += sum(waited) - own
+            for lane, (own, all_) in zip(self._lanes, self._waited, strict=True):
+                lane.evaluator.lent += self._all_waited() - all_ - (lane.evaluator.waited - own)
             finished = self._look()
             if stopped is not None or finished == before:
                 break
             self._pass()
         return stopped
 
-    def _see(self, joints: Sequence[Joint]) -> None:
+    def _all_waited(self) -> float:
+        return sum(lane.evaluator.waited for lane in self._lanes)
+
+    def _see(self, joints: Sequence[Joint]) -> Sequence[Lane]:
+        """Take note of how far the search is; the lanes that join it."""
         self._joints[: len(joints)] = joints
         lane, found = self._lanes[0], joints[0]
         if self._losing or len(joints) > 1 or lane.library_best is None or found.best_us is None:
-            return
-        if found.trials >= SOON and found.best_us > (1 + LOST) * lane.library_best * lane.library_us:
-            with self._changed:
-                self._losing = True
-                self._changed.notify_all()
+            return ()
+        if found.trials < SOON or found.best_us <= (1 + LOST) * lane.library_best * lane.library_us:
+            return ()
+        with self._changed:
+            self._losing = True
+            if self._shared.ahead and self._state == "undecided":
+                self._state = "wanted"
+            self._changed.notify_all()
+        self._await_second()
+        return self._lanes[len(joints) :]
 
     def _join(self, lane: Lane, budget: Budget) -> str | None:
         """In the place of a loop: have the first one's thread search, and wait until it has."""
         begun = time.monotonic()
         with self._changed:
             self._lanes.append(lane)
+            self._waited.append((lane.evaluator.waited, self._all_waited()))
             self._racing.add(1)
             self._state = "joined"
             self._changed.notify_all()

@@ -109,7 +109,7 @@ def tune_suite(
             make_tracker,
             on_trial,
             on_phase,
-            ahead=len(problems) == 1 and second.has_spare_cores,
+            ahead=both and len(problems) == 1 and second.has_spare_cores,
         )
         searches = [ProblemSearch(shared, number, problems[at], expected[at]) for number, at in enumerate(order)]
         return _run(searches, shared, spaces, on_results)

@@ -179,8 +179,9 @@ class GuidedSampler(SpaceSampler):
         if prior is None:
             return
         running = np.unique(np.asarray(given, dtype=np.int64))
-        if self._joint is not None:  # the searches take turns before an outcome is known
-            count = min(count, (self.lookahead or count) // 2 - len(running))
+        if self._joint is not None and (spaces := self._joint().spaces) > 1:
+            # The searches take turns before an outcome is known.
+            count = min(count, (self.lookahead or count) // spaces - len(running))
         free = np.setdiff1d(np.arange(len(self.space)), running, assume_unique=True)
         yield from self._proposals(_Known(History.of_running(running), prior), free, count)
 

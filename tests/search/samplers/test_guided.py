@@ -297,12 +297,14 @@ def test_a_gain_that_may_be_chance_is_no_reason_to_go_on() -> None:
 
 
 def test_searches_of_several_spaces_stop_together_and_each_has_its_fewest_trials() -> None:
-    known = [Joint()]
+    known = [Joint(spaces=2)]
     options = {"patience": 5, "each": 4, "least": 4}
     model = Expectation(truth_of(SPACE))
     sampler = make_sampler("guided", SPACE, 0, options, model=model, joint=lambda: known[-1])
     study = optuna.create_study(sampler=sampler)
     assert len(list(sampler.first([0], 16))) == 7  # the other space compiles as many
+    known.append(Joint(spaces=1))  # which may never be searched
+    assert len(list(sampler.first([0], 16))) == 16
     for value in (1.0, 0.9, 0.8):
         study.tell(ask(study, SPACE)[0], value)
     known.append(Joint(0.7, since=5, trials=12))

@@ -15,7 +15,7 @@ import pytest
 from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines import complements
-from tilescout.search.engines.engine import Engine, LiveOptions
+from tilescout.search.engines.engine import FEWEST, Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
@@ -197,6 +197,28 @@ def test_a_search_that_is_set_up_early_leaves_nothing_where_the_answer_does_not_
     assert [result.info.space for result in results] == ["plain_gemm"]
     assert len(study_store(tmp_path).results()) == 1
     assert "scratch_gemm" not in caplog.text
+
+
+def test_a_second_space_that_is_set_up_is_searched_as_soon_as_the_first_one_loses(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    monkeypatch.setattr(complements, "SPARE", 1)
+    monkeypatch.setattr(problem_search, "SOON", 1)
+    monkeypatch.setattr(problem_search, "_loses", lambda lane: False)  # in the end
+
+    def losing(*parts: Any) -> Lane:
+        return replace(Lane(*parts), library_best=1e-6)
+
+    monkeypatch.setattr(study, "Lane", losing)
+    options = replace(asked(engine, PROBLEM, 20, tmp_path), first=())
+    results = tune_suite(engine, [PROBLEM], options)
+    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
+    assert [len(result.trials) for result in results] == [FEWEST, 20 - FEWEST]  # those of the first were in flight
+    times = [[trial.finished for trial in result.trials] for result in results]
+    assert min(times[1]) < max(times[0])
+    assert all(result.race is not None and result.wall["turn"] >= 0 for result in results)
+    assert all(sum(result.wall.values()) <= result.seconds + 1e-6 for result in results)
 
 
 class Late(Brief):

@@ -474,6 +474,27 @@ def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_
     assert last.since == 19 - first_alike(np.array(ratios))
 
 
+def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_study_has(table: Table) -> None:
+    (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
+    run_together([second], Budget(trials=3))
+    assert [at for at, _ in told] == [1] * 3
+    joints: list[Sequence[Joint]] = []
+
+    def see(found: Sequence[Joint]) -> Sequence[Lane]:
+        joints.append(found)
+        return [second] if len(found) == 1 and found[0].trials == 4 else []
+
+    run_together([first], Budget(trials=20), see)
+    assert [at for at, _ in told[3:7]] == [0] * 4
+    assert len(told) == 20
+    before, after = ([found for found in joints if len(found) == count] for count in (1, 2))
+    left = [at for at, _ in told[7:]]
+    assert left.count(0) == after[0][0].running > 0  # what was in flight
+    assert [before[-1][0].trials, after[0][0].trials, after[-1][0].trials] == [4, 7, 20]
+    assert {found[0].spaces for found in before} == {1}
+    assert {joint.spaces for found in after for joint in found} == {2}
+
+
 def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:
     tried = []
     for seed in (0, 10):
