@@ -110,10 +110,14 @@ def search_alone(lane: Lane, budget: Budget) -> str | None:
     return run_together([lane], budget)
 
 
-OnChange = Callable[[Sequence[Joint]], "Sequence[Lane] | None"]
+OnChange = Callable[[Sequence[Joint], Sequence[float]], "Sequence[Lane]"]
+"""Hears how far searches are together, as each study is to see it, and the ratios to the library of all outcomes.
+
+Among these are those that no study knows yet. Infinite is one without a time. What it returns joins the search.
+"""
 
 
-def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints: None) -> str | None:
+def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints, ratios: ()) -> str | None:
     """Search several spaces for one problem, within one budget, until all of their samplers would stop; see `run`.
 
     Until an outcome is known the studies take turns, and so where a sampler can't say what it expects to gain. Then the
@@ -126,8 +130,7 @@ def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = la
     budget
         When to stop, of all together.
     on_change
-        Called with how far they are together, as each study is to see it, whenever that changes. What it returns joins
-        the search.
+        Called whenever something of what it hears changes.
     """
     return _Loop(lanes, budget, on_change).run()
 
@@ -281,6 +284,7 @@ class _Loop:
                 if at != first[0] and lane.evaluator.has_outcome:
                     for index, measurement in lane.evaluator.wait():
                         self._keep(at, index, measurement, first)
+            self._changed()
         for key in [first] if self._lookahead is not None else list(self._arrived):
             self._tell(key, self._arrived.pop(key))
 
@@ -306,7 +310,7 @@ class _Loop:
         """Count a trial of a study; False if it was counted before."""
         if not self._tallies[at].add(trial):
             return False
-        self._ratios.append(trial.measurement.timing.ratio if trial.measurement.timing is not None else math.inf)
+        self._ratios.append(_ratio(trial.measurement))
         self._dear.append(self._is_dear(at, trial.index))
         return True
 
@@ -323,7 +327,8 @@ class _Loop:
             running = sum(self._is_dear(at, index) for at, index in self._in_flight)
             found = replace(found, since=len(behind), dear=sum(behind), dear_running=running)
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
-        joining = self._on_change([replace(found, best_us=time_us) for time_us in times])
+        arrived = [_ratio(measurement) for measurement in self._arrived.values()]
+        joining = self._on_change([replace(found, best_us=time_us) for time_us in times], [*self._ratios, *arrived])
         if joining:
             self._lanes += joining
             self._knobs += [distributions(lane.space) for lane in joining]
@@ -369,6 +374,10 @@ class _Tally:
         if trial.measurement.timing is not None:
             self.incumbent = min(self.incumbent, trial.measurement.timing.ratio)
         return True
+
+
+def _ratio(measurement: Measurement) -> float:
+    return measurement.timing.ratio if measurement.timing is not None else math.inf
 
 
 def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:

@@ -89,8 +89,9 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
     def tell(at: int, trial: TrialRecord) -> None:
         told.append((at, trial))
 
-    def see(found: Sequence[Joint]) -> None:
+    def see(found: Sequence[Joint], _: Sequence[float]) -> Sequence[Lane]:
         joints[:] = found
+        return ()
 
     for at, (table, model) in enumerate(spaces):
         problem = table.problem(name)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.samplers import find_sampler
-from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest, loses
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
@@ -219,6 +218,8 @@ def test_a_second_space_that_is_set_up_is_searched_as_soon_as_the_first_one_lose
     assert min(times[1]) < max(times[0])
     assert all(result.race is not None and result.wall["turn"] >= 0 for result in results)
     assert all(sum(result.wall.values()) <= result.seconds + 1e-6 for result in results)
+    (alone,) = tune_suite(engine, [PROBLEM], options, complement=False)
+    assert alone.info.space == "plain_gemm"
 
 
 class Late(Brief):
@@ -284,11 +285,11 @@ def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_
     second_ready = threading.Event()
     begin, get_ready = study._compile_first, Brief.get_ready
 
-    def compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
+    def compile_first(evaluator: Evaluator, first: Iterable[int]) -> None:
         if spare == 1 and not happened:
             assert second_ready.wait(20)  # it does not wait for the first one
         happened.append(evaluator.template.name)
-        begin(evaluator, sampler, options)
+        begin(evaluator, first)
 
     def note_ready(sampler: Brief) -> None:
         if sampler.space.name == "scratch_gemm":

@@ -461,7 +461,13 @@ def lanes(table: Table, samplers: Sequence[SpaceSampler], seed: int) -> tuple[li
 def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_gain_the_most(table: Table) -> None:
     searched, told = lanes(table, [Doubtful(), Hopeful()], 0)
     joints: list[Sequence[Joint]] = []
-    run_together(searched, Budget(trials=20), joints.append)
+
+    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
+        joints.append(found)
+        assert len(outcomes) >= found[0].trials
+        return ()
+
+    run_together(searched, Budget(trials=20), see)
 
     assert [at for at, _ in told] == [0, *[1] * 19]
     ratios = [ratio for _, ratio in told]
@@ -480,7 +486,7 @@ def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_stud
     assert [at for at, _ in told] == [1] * 3
     joints: list[Sequence[Joint]] = []
 
-    def see(found: Sequence[Joint]) -> Sequence[Lane]:
+    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
         joints.append(found)
         return [second] if len(found) == 1 and found[0].trials == 4 else []
 
@@ -502,8 +508,9 @@ def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_fa
         samplers = [GuidedSampler(joint=partial(joints.__getitem__, at)) for at in range(2)]
         searched, told = lanes(table, samplers, seed)
 
-        def see(found: Sequence[Joint], joints: list[Joint] = joints) -> None:
+        def see(found: Sequence[Joint], _: Sequence[float], joints: list[Joint] = joints) -> Sequence[Lane]:
             joints[:] = found
+            return ()
 
         stopped = run_together(searched, Budget(trials=60), see)
         assert stopped is not None
