@@ -100,6 +100,33 @@ def test_what_the_clock_was_off_is_found(invented_gpu: InventedGpu, grid: Grid) 
     assert np.abs(others).max() < 0.02
 
 
+def test_a_clock_is_far_off_where_all_times_of_an_m_are_and_not_where_one_kernels_is(
+    invented_gpu: InventedGpu, grid: Grid
+) -> None:
+    sizes = list(range(1000, MOST + 1, 50))
+    few = replace(grid, work=grid.work * 40)
+    clear = dict(zip(sizes, levels(few, measured(invented_gpu, sizes)), strict=True))
+    found = dict(zip(sizes, levels(few, measured(invented_gpu, sizes, {1500: 0.4})), strict=True))
+    assert found.pop(1500) - clear.pop(1500) == pytest.approx(0.4, abs=0.03)
+    assert max(abs(each - clear[m]) for m, each in found.items()) < 0.03
+
+    known = measured(invented_gpu, sizes)
+    ratios = known.ratios.copy()
+    ratios[: len(ratios) // 2, sizes.index(1500)] += 0.8
+    off = dict(zip(sizes, levels(few, replace(known, ratios=ratios)), strict=True))[1500]
+    assert 0.05 < off <= 0.12 + 1e-9
+
+
+def test_where_nothing_else_can_run_there_is_no_regret(invented_gpu: InventedGpu, grid: Grid) -> None:
+    times = times_of(grid, measured(invented_gpu, [1, 512]))  # the library's time at more rows has no bound
+    none = replace(times, mean=times.mean.copy(), low=times.low.copy(), high=times.high.copy())
+    for each in (none.mean, none.low, none.high):
+        each[:-1] = np.inf
+    library = np.full(MOST, len(grid.legal))
+    assert (none.bound(library) == 0).all()
+    assert np.isinf(times.bound(library)[-1])
+
+
 def glanced(gpu: InventedGpu, sizes: list[int], off: dict[int, float], rows: dict[int, list[int]]) -> Known:
     """Glances at some kernels at each m, whose times are all off by the clock."""
     points = {}
