@@ -24,8 +24,8 @@ _ROUNDS = 10  # of setting paces and clocks right by turns
 _LEAST = 1e-3  # a weight below that is none
 _MOST_OFF = 0.12  # log: a clock is not further off, unless the times of its m agree
 # An H100 at its power cap took 1.5 times as long at one of 70 m that raced as at its neighbours, in all kernels alike.
-# With this rule 13.3 % of the ratios of six dispatchers are more than 2 % off, and 14.3 % without; with that limit for
-# every m one of them has twice as many regrets over 5 % (`dispatch-left-out`, H100 and H200, 2026-11-26).
+# Of four dispatchers 6.0 % of the ratios are more than 2 % off with this rule and 6.7 % without, of two others 12.8 and
+# 13.0 % (`experiments/results/dispatchers.md`).
 _AGREED_OFF = 0.7  # log: nor is it further off then
 _AGREEING = 3  # so many times of an m agree at least
 _APART = 0.2  # and are so far apart at most, beside what they are off together

@@ -7,7 +7,8 @@ has as many of the problems of both spaces, they have not seen the problem's. Th
 hold are searched in both, and a regret is to the best that is recorded in either. All problems of the first tables are
 searched in that space alone. Each is done with nothing in the store, and with the kernels of the templates' stock that
 the tables have for the problem, as ``tilescout compile --portfolio`` compiles it; that was chosen on the same tables.
-A search ends by itself, as a live one does.
+A search ends by itself, as a live one does. The figures tell how many lose to the library's best kernel, after some
+trials and in the end, where the table has its time.
 """
 
 from collections.abc import Sequence
@@ -29,12 +30,14 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint
+from tilescout.search.studies.answers import LOST
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
+from tilescout.search.tuning.problem_search import SOON
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 
@@ -43,6 +46,9 @@ AHEAD = 14
 """Proposals in flight: a live search has up to 16, and fewer where it is about to stop."""
 
 TRIALS = 96
+AFTER = (7, SOON)
+"""Trials after which it is told whether a search loses so far."""
+
 TOGETHER, STOCKED, ALONE, PORTFOLIO = "both spaces", "both spaces, portfolio", "first space", "first space, portfolio"
 
 
@@ -60,6 +66,9 @@ class Replayed:
         Trials whose kernels the store did not have.
     regret
         The best found over the best recorded in the spaces, less 1.
+    ahead
+        The ratio of the library's best kernel over the least ratio after each trial, less 1: below `-LOST` it loses.
+        Empty where the first table does not have that kernel.
     """
 
     problem: str
@@ -67,6 +76,12 @@ class Replayed:
     trials: Sequence[int]
     compiled: int
     regret: float
+    ahead: Sequence[float] = ()
+
+    def loses(self, trials: int | None = None) -> bool:
+        """Whether the best of so many trials, or of all, is slower than the library's best by more than `LOST`."""
+        held = self.ahead[:trials]
+        return bool(held) and held[-1] < 1 / (1 + LOST) - 1
 
 
 def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Replayed:
@@ -114,13 +129,17 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         lanes.append(Lane(search, evaluator, evaluator.library_us(), partial(tell, at), (), tuner))
         best.append(_least_ratio(table, problem))
     run_together(lanes, Budget(TRIALS), see)
-    ratios = [trial.measurement.timing.ratio for _, trial in told if trial.measurement.timing is not None]
+    timings = [trial.measurement.timing for _, trial in told]
+    ratios = [timing.ratio if timing is not None else np.inf for timing in timings]
+    library = lanes[0].evaluator.engine.recorded_library_best(lanes[0].evaluator.problem)
+    ahead = np.empty(0) if library is None else library.ratio.value / np.minimum.accumulate(ratios) - 1
     return Replayed(
         problem=name,
         how=how,
         trials=[sum(at == number for at, _ in told) for number in range(len(spaces))],
         compiled=sum(trial.index not in kept[at] for at, trial in told),
         regret=min(ratios) / min(best) - 1,
+        ahead=ahead.tolist(),
     )
 
 
@@ -143,6 +162,10 @@ def summary(found: Sequence[Replayed]) -> dict[str, float]:
         "compiled_few": int((compiled <= 3).sum()),
         "regret_mean": float(regrets.mean()),
         "missed": int((regrets > GAIN).sum()),
+        "compared": sum(bool(one.ahead) for one in found),
+        "lose": sum(one.loses() for one in found),
+        **{f"lose_after_{count}": sum(one.loses(count) for one in found) for count in AFTER},
+        **{f"recover_after_{count}": sum(one.loses(count) and not one.loses() for one in found) for count in AFTER},
     }
 
 

@@ -22,8 +22,8 @@ def test_parts_hold_whole_shapes_and_each_as_many_of_those_that_both_spaces_have
 
 def test_figures_are_of_all_searches() -> None:
     found = [
-        Replayed("a", ALONE, (10,), 2, 0.0),
-        Replayed("b", ALONE, (14,), 14, 0.03),
+        Replayed("a", ALONE, (10,), 2, 0.0, [-0.2] * 6 + [-0.02] * 3 + [0.01]),
+        Replayed("b", ALONE, (14,), 14, 0.03, [-0.2] * 12 + [-0.02] * 2),
         Replayed("c", ALONE, (30,), 3, 0.0),
     ]
     figures = summary(found)
@@ -31,3 +31,6 @@ def test_figures_are_of_all_searches() -> None:
     assert (figures["problems"], figures["missed"], figures["compiled_few"]) == (3, 1, 2)
     assert (figures["trials_median"], figures["compiled_median"]) == (14, 3)
     assert figures["regret_mean"] == pytest.approx(0.01)
+    assert (figures["compared"], figures["lose"]) == (2, 1)
+    assert [figures[f"lose_after_{count}"] for count in (7, 12)] == [2, 1]
+    assert [figures[f"recover_after_{count}"] for count in (7, 12)] == [1, 0]

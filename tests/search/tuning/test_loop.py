@@ -1,10 +1,8 @@
 """The search loop with an evaluator that prunes, as a live one does, and a race at the end."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +12,31 @@ import pytest
 from numpy.typing import NDArray
 from optuna.trial import TrialState
 
+from tests.search.tuning.pruned_table import DEFAULT, LIBRARY_US, PROBLEM, TEMPLATE, ShuffledEvaluator, pruned_table
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure import race
-from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
-from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.samplers.guided import GuidedSampler
-from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
-from tilescout.search.studies.records import StudyResult, TrialRecord
-from tilescout.search.studies.sharing import SoleTuner
+from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import finished_trials
-from tilescout.search.tables.card import Baseline, TableCard
-from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tables.card import TableCard
+from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane, run, run_together
+from tilescout.search.tuning.loop import run
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker
-from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import find_template
-
-TEMPLATE, DEVICE = find_template("gemm_sm90"), DEVICES["h200"]
-PROBLEM = GemmProblem(4096, 4096, 4096)
-SPACE = TEMPLATE.space(PROBLEM, DEVICE)
-DEFAULT = TEMPLATE.default(PROBLEM, DEVICE)
-LIBRARY_US = 200.0
-
-
-def measured(ratio: float) -> Measurement:
-    timing = Timing(ratio, ratio, ratio, ratio * 0.999, ratio * 1.001, LIBRARY_US, 10)
-    return Measurement(Status.OK, timing=timing, pilot_us=ratio * LIBRARY_US, gpu_seconds=0.01, verify_seconds=0.001)
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
-    """The default, 1.2 of the library's time, and 120 others; a tenth is wrong, a few are faster, most far slower."""
-    rng = np.random.default_rng(3)
-    drawn = [SPACE[int(index)] for index in rng.choice(len(SPACE), 120, replace=False)]
-    others = [configuration for configuration in drawn if configuration != DEFAULT]
-    rows = [(DEFAULT, PROBLEM, measured(1.2))]
-    for number, configuration in enumerate(others):
-        wrong = Measurement(Status.WRONG, "relative error 1", gpu_seconds=0.001, verify_seconds=0.001)
-        outcome = wrong if number % 10 == 3 else measured(float(0.9 + rng.gamma(1.5, 1.2)))
-        rows.append((configuration, PROBLEM, outcome))
-    card = replace(invented_card, baselines={PROBLEM: Baseline(DEFAULT, LIBRARY_US)})
-    path = tmp_path_factory.mktemp("pruned") / "table.parquet"
-    return write_table(path, card, rows)
+    return pruned_table(tmp_path_factory.mktemp("pruned") / "table.parquet", invented_card)
 
 
 class PruningEvaluator(Evaluator):
@@ -319,32 +289,6 @@ def test_ctrl_c_in_the_race_keeps_what_the_search_found(search: Search, monkeypa
     assert result.best.measurement.time_us == min(trial.measurement.time_us for trial in result.trials)
 
 
-class ShuffledEvaluator(Evaluator):
-    """Answers from a table in a random order, as compilers of unequal speed do; knows what it was told to give up."""
-
-    def __init__(self, table: Table, seed: int) -> None:
-        super().__init__(ReplayEngine(table, TEMPLATE, ahead=8), PROBLEM)
-        self.rng = np.random.default_rng(seed)
-        self.held: list[tuple[int, Measurement]] = []
-        self.given_up = self.submitted = self.waits = 0
-
-    def submit(self, index: int, incumbent: float | None = None) -> None:
-        self.submitted += 1
-        super().submit(index, incumbent)
-
-    def wait(self) -> list[tuple[int, Measurement]]:
-        if not self.held:
-            self.held = super().wait()
-            self.rng.shuffle(self.held)
-        self.waits += 1
-        return [self.held.pop()]
-
-    def give_up(self) -> None:
-        self.given_up += len(self.held)
-        self.held = []
-        super().give_up()
-
-
 @pytest.mark.parametrize("sampler", ["guided", "tpe", "lfbo"])
 def test_what_is_tried_does_not_depend_on_which_compiler_is_faster(table: Table, tmp_path: Path, sampler: str) -> None:
     tried = []
@@ -422,98 +366,3 @@ def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: P
 
     assert [who for who, _ in heard] == ["answer", "tracker"]
     assert all(found == result for _, found in heard)
-
-
-class Hopeful(RandomSampler):
-    """Random, and sure of what it gains."""
-
-    lookahead = 8
-    worth = 0.1
-
-    def is_dear(self, index: int) -> bool:
-        return self.worth > Doubtful.worth
-
-    def gain(self, study: optuna.Study) -> float | None:
-        return self.worth
-
-
-class Doubtful(Hopeful):
-    """The same, of less."""
-
-    worth = 0.01
-
-
-def lanes(table: Table, samplers: Sequence[SpaceSampler], seed: int) -> tuple[list[Lane], list[tuple[int, float]]]:
-    """Two studies that are searched together, and the lane and ratio of each trial, filled as they finish."""
-    found, told = [], list[tuple[int, float]]()
-    for at, sampler in enumerate(samplers):
-        evaluator = ShuffledEvaluator(table, seed + at)
-        study = optuna.create_study(sampler=sampler.over(evaluator.space, 0))
-
-        def tell(trial: TrialRecord, at: int = at) -> None:
-            timing = trial.measurement.timing
-            told.append((at, timing.ratio if timing is not None else math.inf))
-
-        found.append(Lane(study, evaluator, LIBRARY_US, tell, (), SoleTuner(study, evaluator.space)))
-    return found, told
-
-
-def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_gain_the_most(table: Table) -> None:
-    searched, told = lanes(table, [Doubtful(), Hopeful()], 0)
-    joints: list[Sequence[Joint]] = []
-
-    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
-        joints.append(found)
-        assert len(outcomes) >= found[0].trials
-        return ()
-
-    run_together(searched, Budget(trials=20), see)
-
-    assert [at for at, _ in told] == [0, *[1] * 19]
-    ratios = [ratio for _, ratio in told]
-    assert joints[-1][0] == joints[-1][1]
-    last = joints[-1][0]
-    assert (last.trials, last.running, last.dear_running) == (20, 0, 0)
-    assert last.dear == last.since > 0
-    assert max(joint.dear_running for joint, _ in joints if joint.best_us) == 8
-    assert last.best_us == pytest.approx(min(ratios) * LIBRARY_US)
-    assert last.since == 19 - first_alike(np.array(ratios))
-
-
-def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_study_has(table: Table) -> None:
-    (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
-    run_together([second], Budget(trials=3))
-    assert [at for at, _ in told] == [1] * 3
-    joints: list[Sequence[Joint]] = []
-
-    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
-        joints.append(found)
-        return [second] if len(found) == 1 and found[0].trials == 4 else []
-
-    run_together([first], Budget(trials=20), see)
-    assert [at for at, _ in told[3:7]] == [0] * 4
-    assert len(told) == 20
-    before, after = ([found for found in joints if len(found) == count] for count in (1, 2))
-    left = [at for at, _ in told[7:]]
-    assert left.count(0) == after[0][0].running > 0  # what was in flight
-    assert [before[-1][0].trials, after[0][0].trials, after[-1][0].trials] == [4, 7, 20]
-    assert {found[0].spaces for found in before} == {1}
-    assert {joint.spaces for found in after for joint in found} == {2}
-
-
-def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:
-    tried = []
-    for seed in (0, 10):
-        joints = [Joint(), Joint()]
-        samplers = [GuidedSampler(joint=partial(joints.__getitem__, at)) for at in range(2)]
-        searched, told = lanes(table, samplers, seed)
-
-        def see(found: Sequence[Joint], _: Sequence[float], joints: list[Joint] = joints) -> Sequence[Lane]:
-            joints[:] = found
-            return ()
-
-        stopped = run_together(searched, Budget(trials=60), see)
-        assert stopped is not None
-        tried.append((told, [[trial.params for trial in lane.study.trials] for lane in searched]))
-
-    assert tried[0] == tried[1]

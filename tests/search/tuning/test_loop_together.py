@@ -1,0 +1,121 @@
+"""Searches of several spaces for one problem at the same time."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import optuna
+import pytest
+
+from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, pruned_table
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.joint import Joint, first_alike
+from tilescout.search.samplers.random import RandomSampler
+from tilescout.search.studies.records import TrialRecord
+from tilescout.search.studies.sharing import SoleTuner
+from tilescout.search.tables.card import TableCard
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import Lane, run_together
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
+    return pruned_table(tmp_path_factory.mktemp("pruned") / "table.parquet", invented_card)
+
+
+class Hopeful(RandomSampler):
+    """Random, and sure of what it gains."""
+
+    lookahead = 8
+    worth = 0.1
+
+    def is_dear(self, index: int) -> bool:
+        return self.worth > Doubtful.worth
+
+    def gain(self, study: optuna.Study) -> float | None:
+        return self.worth
+
+
+class Doubtful(Hopeful):
+    """The same, of less."""
+
+    worth = 0.01
+
+
+def lanes(table: Table, samplers: Sequence[SpaceSampler], seed: int) -> tuple[list[Lane], list[tuple[int, float]]]:
+    """Two studies that are searched together, and the lane and ratio of each trial, filled as they finish."""
+    found, told = [], list[tuple[int, float]]()
+    for at, sampler in enumerate(samplers):
+        evaluator = ShuffledEvaluator(table, seed + at)
+        study = optuna.create_study(sampler=sampler.over(evaluator.space, 0))
+
+        def tell(trial: TrialRecord, at: int = at) -> None:
+            timing = trial.measurement.timing
+            told.append((at, timing.ratio if timing is not None else math.inf))
+
+        found.append(Lane(study, evaluator, LIBRARY_US, tell, (), SoleTuner(study, evaluator.space)))
+    return found, told
+
+
+def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_gain_the_most(table: Table) -> None:
+    searched, told = lanes(table, [Doubtful(), Hopeful()], 0)
+    joints: list[Sequence[Joint]] = []
+
+    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
+        joints.append(found)
+        assert len(outcomes) >= found[0].trials
+        return ()
+
+    run_together(searched, Budget(trials=20), see)
+
+    assert [at for at, _ in told] == [0, *[1] * 19]
+    ratios = [ratio for _, ratio in told]
+    assert joints[-1][0] == joints[-1][1]
+    last = joints[-1][0]
+    assert (last.trials, last.running, last.dear_running) == (20, 0, 0)
+    assert last.dear == last.since > 0
+    assert max(joint.dear_running for joint, _ in joints if joint.best_us) == 8
+    assert last.best_us == pytest.approx(min(ratios) * LIBRARY_US)
+    assert last.since == 19 - first_alike(np.array(ratios))
+
+
+def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_study_has(table: Table) -> None:
+    (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
+    run_together([second], Budget(trials=3))
+    assert [at for at, _ in told] == [1] * 3
+    joints: list[Sequence[Joint]] = []
+
+    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
+        joints.append(found)
+        return [second] if len(found) == 1 and found[0].trials == 4 else []
+
+    run_together([first], Budget(trials=20), see)
+    assert [at for at, _ in told[3:7]] == [0] * 4
+    assert len(told) == 20
+    before, after = ([found for found in joints if len(found) == count] for count in (1, 2))
+    left = [at for at, _ in told[7:]]
+    assert left.count(0) == after[0][0].running > 0  # what was in flight
+    assert [before[-1][0].trials, after[0][0].trials, after[-1][0].trials] == [4, 7, 20]
+    assert {found[0].spaces for found in before} == {1}
+    assert {joint.spaces for found in after for joint in found} == {2}
+
+
+def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:
+    tried = []
+    for seed in (0, 10):
+        joints = [Joint(), Joint()]
+        samplers = [GuidedSampler(joint=partial(joints.__getitem__, at)) for at in range(2)]
+        searched, told = lanes(table, samplers, seed)
+
+        def see(found: Sequence[Joint], _: Sequence[float], joints: list[Joint] = joints) -> Sequence[Lane]:
+            joints[:] = found
+            return ()
+
+        stopped = run_together(searched, Budget(trials=60), see)
+        assert stopped is not None
+        tried.append((told, [[trial.params for trial in lane.study.trials] for lane in searched]))
+
+    assert tried[0] == tried[1]
