@@ -204,7 +204,7 @@ class ProblemSearch:
                     shared.complement.tell(self._problem, reason)
                     evaluator.move(self._turn.gpu)
 
-                return self._run(1, evaluator, self._join, begin, check_wanted if shared.ahead else None)
+                return self._run(1, evaluator, self._join, begin, check_wanted)
         except _NotWantedError:
             return None
         except TilescoutError as error:
@@ -220,7 +220,7 @@ class ProblemSearch:
         evaluator: Evaluator,
         search: Loop,
         begin: Callable[[], None],
-        wanted: Callable[[], None] | None = None,
+        wanted: Callable[[], None] = lambda: None,
     ) -> StudyResult:
         shared, problem = self._shared, self._problem
 

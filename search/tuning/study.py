@@ -1,7 +1,7 @@
 """One study, from its first trial to its result."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -115,7 +115,7 @@ def run_study(
     search: Loop = search_alone,
     on_result: Callable[[StudyResult], None] = lambda result: None,
     meanwhile: Callable[[], None] = lambda: None,
-    wanted: Callable[[], None] | None = None,
+    wanted: Callable[[], None] = lambda: None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> StudyResult:
     """Search for the fastest configuration.
@@ -142,8 +142,8 @@ def run_study(
     meanwhile
         Called once, while the GPU is set up and the first kernels are compiled: for what takes seconds to begin.
     wanted
-        Called once before anything is compiled, with all ready that depends on no outcome, what is tried first, too: it
-        returns once the study is wanted, or raises. None for a study that is.
+        Called once before anything is compiled, with all ready that depends on no outcome: it returns once the study is
+        wanted, or raises.
 
     Returns
     -------
@@ -165,11 +165,8 @@ def run_study(
     library_answer = _begun(ask_library).result if evaluator.has_gpu else ask_library
     space, sampler = evaluator.space, _ready_sampler(evaluator, options)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
-    first: Iterable[int] = _tried_first(evaluator, sampler, options)
-    if wanted is not None:
-        first = list(first)
-        wanted()
-    _compile_first(evaluator, first)
+    wanted()
+    _compile_first(evaluator, sampler, options)
     meanwhile()
     evaluator.library_us()  # the GPU is ready
     clock.end("set up")
@@ -276,19 +273,15 @@ def _presented(audience: Audience, result: StudyResult) -> StudyResult:
     return result
 
 
-def _tried_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> Iterator[int]:
-    """Indices that a new study is going to try first; none where they are not compiled ahead."""
+def _compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
+    """Have the compilers begin with what a new study is going to try first: a GPU takes seconds to be set up."""
     if options.resume or not evaluator.measures_anew or sampler.lookahead is None:
         return
     given = _given(evaluator, options)[: sampler.lookahead]
-    yield from given
+    for index in given:
+        evaluator.expect(index)
     trials = options.budget.trials if options.budget.trials is not None else sampler.lookahead
-    yield from sampler.first(given, min(trials, evaluator.capacity, sampler.lookahead) - len(given))
-
-
-def _compile_first(evaluator: Evaluator, first: Iterable[int]) -> None:
-    """Have the compilers begin with each as soon as it is known: a GPU takes seconds to be set up."""
-    for index in first:
+    for index in sampler.first(given, min(trials, evaluator.capacity, sampler.lookahead) - len(given)):
         evaluator.expect(index)
 
 

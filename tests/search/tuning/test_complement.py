@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines import complements
-from tilescout.search.engines.engine import FEWEST, Engine, LiveOptions
+from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
@@ -23,6 +23,7 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.samplers import find_sampler
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest, loses
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
@@ -210,10 +211,11 @@ def test_a_second_space_that_is_set_up_is_searched_as_soon_as_the_first_one_lose
         return replace(Lane(*parts), library_best=1e-6)
 
     monkeypatch.setattr(study, "Lane", losing)
-    options = replace(asked(engine, PROBLEM, 20, tmp_path), first=())
+    monkeypatch.setattr(LocalEngine, "capacity", lambda self, gpus: 1)
+    options = asked(engine, PROBLEM, 3, tmp_path)
     results = tune_suite(engine, [PROBLEM], options)
     assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
-    assert [len(result.trials) for result in results] == [FEWEST, 20 - FEWEST]  # those of the first were in flight
+    assert [len(result.trials) for result in results] == [2, 1]  # they take turns from then on
     times = [[trial.finished for trial in result.trials] for result in results]
     assert min(times[1]) < max(times[0])
     assert all(result.race is not None and result.wall["turn"] >= 0 for result in results)
@@ -285,11 +287,11 @@ def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_
     second_ready = threading.Event()
     begin, get_ready = study._compile_first, Brief.get_ready
 
-    def compile_first(evaluator: Evaluator, first: Iterable[int]) -> None:
+    def compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
         if spare == 1 and not happened:
             assert second_ready.wait(20)  # it does not wait for the first one
         happened.append(evaluator.template.name)
-        begin(evaluator, first)
+        begin(evaluator, sampler, options)
 
     def note_ready(sampler: Brief) -> None:
         if sampler.space.name == "scratch_gemm":
