@@ -5,11 +5,15 @@
 Real models repeat a few sizes, so a model learned from them alone has seen few ratios of m to n to k. These sizes are a
 Sobol sequence in the logarithms of m, n and k, which leaves no gap. n and k are multiples of 64 as most widths are, and
 every fourth problem's are multiples of 16 bytes only. The products (n, k) of the published models of `draw-problems`
-are passed over: nothing may be learned on those.
+are passed over: nothing may be learned on those. `--rows`, `--columns` and `--depth` ask for another range of sizes:
+
+    python -m tilescout.experiments.research draw-spread --rows 1024 16384 --columns 1024 16384 --out many-rows.toml
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import click
 import numpy as np
@@ -39,17 +43,26 @@ def _log_scaled(share: NDArray[np.float64], low: int, high: int) -> NDArray[np.f
     return scaled
 
 
-def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS) -> Iterator[Entry]:
+@dataclass(frozen=True)
+class Ranges:
+    """The least and the largest m, n and k that are drawn."""
+
+    rows: tuple[int, int] = ROWS
+    columns: tuple[int, int] = COLUMNS
+    depth: tuple[int, int] = DEPTH
+
+
+def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS, ranges: Ranges = Ranges()) -> Iterator[Entry]:
     """The problems of these types, in the order of the sequence."""
     from scipy.stats import qmc
 
     kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
     points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(DRAWN.bit_length() - 1)
     granule = np.where(np.arange(len(points)) % 4 == 3, 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes, 64)
-    m = np.rint(_log_scaled(points[:, 0], *ROWS)).astype(int)
+    m = np.rint(_log_scaled(points[:, 0], *ranges.rows)).astype(int)
     n, k = (
         np.maximum(np.rint(_log_scaled(points[:, column], *limits) / granule), 1).astype(int) * granule
-        for column, limits in ((1, COLUMNS), (2, DEPTH))
+        for column, limits in ((1, ranges.columns), (2, ranges.depth))
     )
     small = (2 * m * n * k <= MOST_FLOP) & (2 * (m * n + m * k + n * k) <= MOST_BYTES)
     found = 0
@@ -67,14 +80,46 @@ def _complemented(entries: Iterator[Entry], space: str | None) -> Iterator[Entry
             yield entry
 
 
+def _rising(context: click.Context, option: click.Parameter, limits: tuple[int, int]) -> tuple[int, int]:
+    if limits[0] > limits[1]:
+        raise click.BadParameter(f"the least, {limits[0]}, is above the most, {limits[1]}: give them in rising order")
+    return limits
+
+
+def _range_option(name: str, limits: tuple[int, int], size: str) -> Callable[..., Any]:
+    least_and_most = (click.IntRange(min=1), click.IntRange(min=1))
+    return click.option(
+        name,
+        type=least_and_most,
+        metavar="LEAST MOST",
+        default=limits,
+        show_default=True,
+        callback=_rising,
+        help=f"The range of {size}.",
+    )
+
+
 @study("nothing but a sequence of numbers", out_required=True)
 @click.option("--types", default="bf16", show_default=True, help="Of the products, as in `e4m3-bf16`.")
 @click.option("--problems", type=click.IntRange(min=1), default=PROBLEMS, show_default=True, help="How many.")
+@_range_option("--rows", ROWS, "m")
+@_range_option("--columns", COLUMNS, "n")
+@_range_option("--depth", DEPTH, "k")
 @click.option("--beside", metavar="SPACE", help="Only those on which kernels of this one's complement may be faster.")
 @seed_option
-def main(run: Run, types: str, problems: int, beside: str | None, seed: int) -> None:
+def main(
+    run: Run,
+    types: str,
+    problems: int,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    depth: tuple[int, int],
+    beside: str | None,
+    seed: int,
+) -> None:
     """Write the suite of evenly spread problems."""
-    entries = list(islice(_complemented(drawn(seed, types, DRAWN), beside), problems))
+    ranges = Ranges(rows, columns, depth)
+    entries = list(islice(_complemented(drawn(seed, types, DRAWN, ranges), beside), problems))
     for entry in entries:
         click.echo(entry.problem)
     source = f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out"

@@ -23,6 +23,25 @@ def test_the_shipped_suite_is_what_its_seed_draws(tmp_path: Path) -> None:
     assert out.read_text() == (SUITES / "spread.toml").read_text()
 
 
+def test_sizes_of_another_range_are_drawn_if_asked(tmp_path: Path) -> None:
+    out = tmp_path / "many.toml"
+
+    done = CliRunner().invoke(main, ["--out", str(out), "--rows", "2048", "4096", "--columns", "512", "640"])
+
+    assert done.exit_code == 0, done.output
+    found = [GemmProblem.parse(entry.problem) for entry in find_suite(str(out)).entries]
+    assert len(found) == PROBLEMS
+    assert all(2048 <= problem.m <= 4096 and 512 <= problem.n <= 640 for problem in found)
+    assert len({problem.m for problem in found}) > PROBLEMS / 2
+
+
+def test_a_range_that_falls_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--out", str(tmp_path / "many.toml"), "--depth", "512", "256"])
+
+    assert done.exit_code == 2
+    assert "512, is above the most, 256" in done.output
+
+
 def test_only_problems_that_have_a_second_search_are_drawn_if_asked(tmp_path: Path) -> None:
     out, template = tmp_path / "drawn.toml", find_template("gemm_sm90")
 
