@@ -38,9 +38,10 @@ WHOLE, SHARING = "gemm_sm90", "gemm_streamk_sm90"
 _REMEMBERED = 65_536  # problems whose answer is remembered
 _ALIKE = {"fp16": "bf16"}  # types whose products take as long as those of others that were timed
 _BIG = 1 << 62
-# Of the rules of both spaces: rows up to which operands are swapped, columns up to which tiles may be narrower than so
-# many, and the smallest tile. Tests hold these to the rules.
-_MOST_SWAPPED = {WHOLE: 128.0, SHARING: 4096.0}
+MOST_SWAPPED = {WHOLE: 128.0, SHARING: 4096.0}
+"""Rows up to which operands are swapped here, by the space: the second one allows more, which no tree has seen."""
+# Of the rules of both spaces: columns up to which tiles may be narrower than so many, and the smallest tile. Tests hold
+# these to the rules.
 _FEW_COLUMNS, _NARROW = 128.0, 32
 _SMALLEST_M, _SMALLEST_N = 64.0, 16.0
 
@@ -159,7 +160,7 @@ def _tiles(space: str, configurations: Sequence[Configuration], signature: str, 
         stage=np.maximum(np.maximum(multiplying, loading), RATES.latency / t.stages),
         ending=stored + RATES.exchange * ~whole,
         ping_pong=t.ping_pong,
-        most_m=np.where(swap, _MOST_SWAPPED[space], _BIG),
+        most_m=np.where(swap, MOST_SWAPPED[space], _BIG),
         most_n=np.where(~swap & (knobs["tile_n"] < _NARROW), _FEW_COLUMNS, _BIG),
         least_rows=np.where(swap, _SMALLEST_N, _SMALLEST_M),
         least_columns=np.where(swap, _SMALLEST_M, _SMALLEST_N),
@@ -178,7 +179,7 @@ def features(
     """The features of kernels on a problem, which of them are legal for it, and about how long each takes.
 
     Where a rule of their spaces speaks of sizes it is asked here anew: to ask all rules of one space alone takes longer
-    than the whole answer. Tests hold that just those are called legal that their spaces allow.
+    than the whole answer. Tests hold that just those are called legal that their spaces allow, within `MOST_SWAPPED`.
 
     Returns
     -------

@@ -127,7 +127,7 @@ def shared_bytes(columns: Columns, problem: GemmProblem) -> Any:
 
 
 def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray((columns["swap_ab"] == 0) | (problem.m <= FEW_ROWS))
+    return np.asarray((columns["swap_ab"] == 0) | (problem.m <= MOST_ROWS_SWAPPED))
 
 
 def _one_way_to_share(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -193,7 +193,10 @@ def _workspace_is_small(columns: Columns, problem: GemmProblem, device: Device) 
     return np.asarray(workspace_bytes(columns, problem) <= _MOST_BYTES)
 
 
-FEW_ROWS = 4096  # with more rows of D, less than a sixty-fourth is lost to the 64 rows of a tensor core instruction
+# Tiles of swapped operands follow the rows of D in steps of 8: some fill the last wave where no others do. On three
+# products of 8,192 rows the fastest kernel that was tried swaps (H200, `experiments/results/promotion.md`). With more
+# rows than this there are more waves, and the last one counts for little.
+MOST_ROWS_SWAPPED = 16384
 _FEWEST_STEPS = 4
 _FEWER_STAGES = 2
 _STAGES = next(knob.values for knob in KNOBS_OF_A_CLUSTER if knob.name == "stages")
@@ -205,7 +208,8 @@ CONSTRAINTS = (
     *(_of_a_cluster(rule) for rule in OF_A_CLUSTER if rule.name not in _NOT_SHARED),
     Constraint(
         "swap",
-        f"swapping the operands fills the tensor cores' rows where m is at most {FEW_ROWS}; above, both orders do",
+        f"swapping the operands lets tiles follow m in steps of {STEP}, which counts where m is at most "
+        f"{MOST_ROWS_SWAPPED}",
         ("swap_ab",),
         _swap_is_of_use,
     ),

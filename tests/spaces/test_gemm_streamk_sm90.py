@@ -180,7 +180,8 @@ def configuration(**changes: Value) -> dict[str, Value]:
         ("2112x1024x1024", {"schedule": "pingpong"}, []),
         ("1024x1024x1024", {"schedule": "pingpong", "stream_k": 1}, ["taken"]),
         ("4224x2048x1024", {"stream_k": 1}, ["waves"]),  # 528 tiles: four full waves
-        ("4097x1024x1024", {"swap_ab": 1}, ["swap"]),
+        ("16384x1024x1024", {"swap_ab": 1}, []),
+        ("16385x1024x1024", {"swap_ab": 1}, ["swap"]),
         ("257x21504x3072", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, []),
         ("433x3328x9600", {"swap_ab": 1, "tile_n": 88, "raster": "pairs"}, []),
         ("433x3328x9600", {"swap_ab": 1, "tile_n": 88, "raster": "pairs", "swizzle": 4}, ["pairs"]),

@@ -342,6 +342,7 @@ def refuse(*_: object) -> None:
         ("257x2056x7176", "gemm_streamk_sm90"),
         ("214x57856x2368", "gemm_streamk_sm90"),  # 224 rows of swapped operands in place of 256
         ("433x3328x9600", "gemm_streamk_sm90"),  # 130 tiles of 88 rows and 128 columns
+        ("8192x3584x4096", "gemm_streamk_sm90"),  # 1,316 tiles of 176 rows and 128 columns fill ten waves of 132
         ("256x4096x14336:e4m3", "gemm_streamk_sm90"),  # products that are added while the next are computed
         ("256x4096x14336", None),
         ("4096x4096x4096", None),
