@@ -126,12 +126,12 @@ class Kernels:
 
     def legal(self, m: int) -> Mask:
         """Which of the kernels their templates allow for m rows, of shape [kernels]."""
-
-        def allowed(template: KernelTemplate, space: SearchSpace[GemmProblem]) -> Mask:
-            masks = [rule.holds(space.columns, space.problem, self.device) for rule in template.constraints]
-            return np.asarray(np.logical_and.reduce([np.ones(len(space), dtype=np.bool_), *masks]))
-
-        return self.spread(allowed, m)
+        held, problem = np.empty(len(self), dtype=np.bool_), self.at(m)
+        for part in self._parts:  # their columns are laid out once: plans ask for thousands of m
+            masks = [rule.holds(part.space.columns, problem, self.device) for rule in part.template.constraints]
+            allowed = np.logical_and.reduce([np.ones(len(part.space), dtype=np.bool_), *masks])
+            held[part.numbers] = allowed[part.rows]
+        return held
 
     def predict(self, models: Models, sizes: Sequence[int]) -> Floats:
         """Predicted log of the time in µs, of shape [kernels, sizes]; NaN where a kernel is not allowed."""

@@ -210,6 +210,10 @@ class Grid:
         theirs = Steps.of(Kernels.of(template, kernels.device, kernels.problem, named.kernels)).work(sizes)
         return cls(sizes, legal[:, group], work, floor, which, theirs[which, sizes - 1])
 
+    def without_library(self) -> "Grid":
+        """The same where nothing is known of which kernel the library runs."""
+        return replace(self, library=None, library_work=self.sizes.astype(np.float64))
+
     def corners(self) -> list[int]:
         """The first and the last m that each kernel is legal for, in rising order."""
         legal = self.legal[self.legal.any(axis=1)]

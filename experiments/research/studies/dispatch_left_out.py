@@ -28,9 +28,9 @@ from tilescout.search.dispatch.building import DispatchOptions
 from tilescout.search.dispatch.bundling import kernels_of
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.glances import gathered
+from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.points import Known, Point
 from tilescout.search.dispatch.steps import Grid as Sizes
-from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.search.dispatch.times import Times, steady_times
 from tilescout.spaces.errors import StoreError
 
@@ -71,15 +71,14 @@ class LeftOut:
         }
 
 
-def left_out(made: Dispatcher, named: LibraryKernels | None, seed: int) -> LeftOut:
+def left_out(made: Dispatcher, kernels: Kernels, grid: Sizes, seed: int) -> LeftOut:
     """Leave out some of the glances of a dispatcher, and tell how far what is expected of them is off."""
-    kernels = kernels_of(made)
     points, glances = ({each.m: each for each in held} for held in (made.points, made.glances))
     alone = sorted(glances.keys() - points.keys())
     drawn = np.random.default_rng(seed).choice(alone, round(SHARE * len(alone)), replace=False).tolist()
     hidden = _told({m: glances.pop(m) for m in drawn}, len(kernels))
     known = gathered(points, _told(glances, len(kernels)), len(kernels))
-    return compared(steady_times(Sizes.of(kernels, made.most_rows, named), known), hidden)
+    return compared(steady_times(grid, known), hidden)
 
 
 def _told(glances: Mapping[int, Point], kernels: int) -> Known:
@@ -114,9 +113,11 @@ def all_left_out(records: Sequence[Path], seed: int) -> dict[str, dict[str, Left
             made = Dispatcher.from_dict(one["dispatchers"][MEASURED])
             if made.named is None:
                 raise StoreError(f"{path}: the dispatcher of {product} does not hold what the library names")
-            ways = {WITH: made.named, WITHOUT: None}
+            kernels = kernels_of(made)
+            grid = Sizes.of(kernels, made.most_rows, made.named)
+            ways = {WITH: grid, WITHOUT: grid.without_library()}
             name = f"{product} of {path.name.split('.')[0]}"
-            found[name] = {way: left_out(made, named, seed) for way, named in ways.items()}
+            found[name] = {way: left_out(made, kernels, known, seed) for way, known in ways.items()}
     return found
 
 
