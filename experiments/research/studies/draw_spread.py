@@ -51,6 +51,10 @@ class Ranges:
     columns: tuple[int, int] = COLUMNS
     depth: tuple[int, int] = DEPTH
 
+    def __str__(self) -> str:
+        named = zip("mnk", (self.rows, self.columns, self.depth), strict=True)
+        return ", ".join(f"{size} from {least} to {most}" for size, (least, most) in named)
+
 
 def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS, ranges: Ranges = Ranges()) -> Iterator[Entry]:
     """The problems of these types, in the order of the sequence."""
@@ -123,4 +127,6 @@ def main(
     for entry in entries:
         click.echo(entry.problem)
     source = f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out"
+    if ranges != Ranges():
+        source += f"; {ranges}"
     keep_suite(run, "Sizes spread evenly, for a model to learn from", source, entries)

@@ -33,6 +33,7 @@ def test_sizes_of_another_range_are_drawn_if_asked(tmp_path: Path) -> None:
     assert len(found) == PROBLEMS
     assert all(2048 <= problem.m <= 4096 and 512 <= problem.n <= 640 for problem in found)
     assert len({problem.m for problem in found}) > PROBLEMS / 2
+    assert "m from 2048 to 4096, n from 512 to 640, k from" in out.read_text()
 
 
 def test_a_range_that_falls_is_refused(tmp_path: Path) -> None:
