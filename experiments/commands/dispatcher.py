@@ -182,6 +182,8 @@ def _check(asked: DispatcherRequest) -> None:
     check_mlflow(asked.mlflow_uri, asked.store)
     if asked.device not in DEVICES and asked.device != "cuda" and not asked.device.removeprefix("cuda:").isdigit():
         raise DeviceError(f"unknown device {asked.device!r}, allowed are cuda, cuda:N, and {', '.join(DEVICES)}")
+    if asked.plot is not None and asked.device in DEVICES and asked.sweep is None:
+        raise click.UsageError("--plot draws what was measured, and with the name of a device a model chooses: drop it")
     for path, kind, is_one in (
         (asked.out, "a dispatcher", is_dispatcher),
         (asked.python, "a dispatcher in Python", lambda file: "kernel_of" in file.read_text(errors="replace")),
@@ -198,7 +200,7 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         return _predicted(asked, template, problem)
     if not usable_gpus(template):
         raise DeviceError(
-            f"no GPU here that {template.name} builds for: with the name of one, as `--device h200`, a model chooses"
+            f"no GPU here that {template.name} builds for: with `--device h200` a model chooses, and proves nothing"
         )
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING))

@@ -232,7 +232,9 @@ class RayEngine(Engine):
             return self.cluster.gpus or 1
         found = int(self._resources().get("GPU", 0))
         if not found:
-            raise DeviceError(f"the Ray cluster {self.cluster.address} has 0 GPUs, 1 are wanted")
+            raise DeviceError(
+                f"the Ray cluster {self.cluster.address} has no GPU: start it where there is one, or search without it"
+            )
         return min(self.cluster.gpus or found, found)
 
     def _resources(self) -> dict[str, float]:

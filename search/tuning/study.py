@@ -1,5 +1,6 @@
 """One study, from its first trial to its result."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -36,6 +37,8 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
+
+_LOG = logging.getLogger(__name__)
 
 QUIET_SECONDS = 20.0
 """Seconds of a live search before its tracker is made: most have ended by then, and so have small suites. Beside a
@@ -242,7 +245,9 @@ def _with_finals(
         On Ctrl-C, with all but what was interrupted.
     """
     try:
-        if options.peers and evaluator.measures_anew:
+        if options.peers and not evaluator.measures_anew:
+            _LOG.warning("%s: no peer is tuned, because nothing is measured in a replay", " and ".join(options.peers))
+        elif options.peers:
             on_phase(f"tune {' and '.join(options.peers)}")
             result = replace(result, peers=tuple(evaluator.peers(options.peers)))
             clock.end("peers")
@@ -370,6 +375,10 @@ def _place(evaluator: Evaluator) -> str:
     return place if objective is UNNAMED else f"{place}-{objective}"
 
 
+def _model_named(sha256: str) -> str:
+    return f"the cost model of SHA-256 {sha256[:12]}" if sha256 else "no cost model"
+
+
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
     """The description of a study. The first run stores it, and enqueues the default and what is to come right after."""
     template, space = evaluator.template, evaluator.space
@@ -380,7 +389,12 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         queued = len(all_trials(study))
         for index in _given(evaluator, options)[queued:]:
             _enqueue(study, space, index)
-        stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us(), "objective": objective}
+        stored = {
+            "space_hash": template.source_hash,
+            "library_us": evaluator.library_us(),
+            "objective": objective,
+            "model_sha256": sampler.model_sha256,
+        }
         study.set_user_attr(_ABOUT, stored)
     elif stored["space_hash"] != template.source_hash:
         raise StoreError(
@@ -391,6 +405,12 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         raise StoreError(
             f"study {study.study_name} holds times by the objective {stored.get('objective', UNNAMED)}, asked for is "
             f"{objective}: their times are not comparable; start a new study"
+        )
+    elif stored.get("model_sha256", sampler.model_sha256) != sampler.model_sha256:  # studies of before do not have it
+        raise StoreError(
+            f"study {study.study_name} was begun with {_model_named(stored['model_sha256'])}, and this search has "
+            f"{_model_named(sampler.model_sha256)}: what its trials were chosen by would be misstated; name that "
+            "model, or start a new study"
         )
     info = StudyInfo(
         name=study.study_name,

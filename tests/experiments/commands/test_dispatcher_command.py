@@ -98,6 +98,16 @@ def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) 
         CliRunner().invoke(export, refused, catch_exceptions=False)
 
 
+def test_no_plot_is_drawn_of_what_a_model_chooses_and_that_is_said_at_once(store: Path, tmp_path: Path) -> None:
+    out, plot = tmp_path / "d.json", tmp_path / "d.png"
+    words = [*PRODUCT, "--device", "h200", "--out", out, "--plot", plot, "--store", store]
+    done = CliRunner().invoke(dispatcher, list(map(str, words)))
+    assert done.exit_code == 2
+    assert "--plot draws what was measured" in done.output
+    assert not out.exists()
+    assert not plot.exists()
+
+
 @pytest.mark.slow
 def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, tmp_path: Path, recorded: Path) -> None:
     _run(store, "--sweep", recorded, "--kernels", 1, "--out", tmp_path / "d.json")

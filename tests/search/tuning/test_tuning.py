@@ -29,6 +29,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 TEMPLATE = find_template("gemm_sm90")
 PROBLEM = GemmProblem(4096, 4096, 4096)
 
@@ -172,6 +173,28 @@ def test_a_study_of_other_kernels_is_not_resumed(table: Table, tmp_path: Path, m
     monkeypatch.setattr(type(TEMPLATE), "source_hash", "another")
     with pytest.raises(StoreError, match="another version of gemm_sm90"):
         search(table, tmp_path, resume=True, trials=5)
+
+
+def test_a_study_goes_on_with_the_cost_model_that_it_began_with_and_no_other(table: Table, tmp_path: Path) -> None:
+    other = EXAMPLES / "gemm_sm90-h200.npz"
+    shipped = TuneOptions("guided", 0, Budget(trials=3), tmp_path)
+    named = replace(shipped, settings={"model": other})
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
+        begun = run_study(evaluator, named)
+        with pytest.raises(StoreError, match=f"begun with the cost model of SHA-256 {begun.info.model_sha256[:12]}"):
+            run_study(evaluator, replace(shipped, resume=True))
+        whole = run_study(evaluator, replace(named, budget=Budget(trials=5), resume=True))
+
+    assert whole.info.name == begun.info.name
+    assert whole.info.model_sha256 == begun.info.model_sha256
+    assert len(whole.trials) == 5
+
+
+def test_a_replay_says_that_it_tunes_no_peers(table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = TuneOptions("random", 0, Budget(trials=2), tmp_path, peers=("triton",))
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
+        assert not run_study(evaluator, options).peers
+    assert "triton: no peer is tuned, because nothing is measured in a replay" in caplog.text
 
 
 def test_studies_of_two_objectives_do_not_mix(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
