@@ -96,11 +96,13 @@ class Point:
         later = {*other.ratios, *other.slower, *other.failed}
         before, after = self.told, other.told
         twice = {at: slowest([before[at], after[at]]) for at in before.keys() & after.keys()}
-        raced = None if self.raced is None and other.raced is None else tuple(sorted({*before, *after}))
+        ratios = {**{at: each for at, each in self.ratios.items() if at not in later}, **other.ratios, **twice}
+        unsaid = self.raced is None and other.raced is None
+        raced = None if unsaid else tuple(sorted({*before, *after} & ratios.keys()))  # one may have failed since
         return Point(
             self.m,
             math.sqrt(self.library_us * other.library_us),
-            {**{at: each for at, each in self.ratios.items() if at not in later}, **other.ratios, **twice},
+            ratios,
             {**{at: each for at, each in self.slower.items() if at not in later}, **other.slower},
             {**{at: each for at, each in self.failed.items() if at not in later}, **other.failed},
             self.seconds + other.seconds,

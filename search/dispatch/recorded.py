@@ -54,9 +54,11 @@ class Recorded:
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
         """The recorded times of some kernels at a recorded m, by the same numbers; a race was recorded or not."""
         held = self.points[m]
+        ratios = {number: held.ratios[number] for number in numbers if number in held.ratios}
         return replace(
             held,
-            ratios={number: held.ratios[number] for number in numbers if number in held.ratios},
+            ratios=ratios,
+            raced=None if held.raced is None else tuple(number for number in held.raced if number in ratios),
             slower={number: held.slower[number] for number in numbers if number in held.slower},
             failed={number: held.failed[number] for number in numbers if number in held.failed},
         )

@@ -265,7 +265,9 @@ def make_bundle(
     if grouped and max(tables.values()) > 1:
         raise ExportError(f"two tables are of {max(tables, key=lambda name: tables[name])}: name one of them")
     decisions = []
-    kernels = {digest: kernel for each in ranged for digest, kernel in each.kernels.items()}
+    kernels: dict[str, tuple[Kernel, Path]] = {}
+    for digest, (kernel, path) in (held for each in ranged for held in each.kernels.items()):
+        hold(kernels, digest, kernel, path)
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.search.dispatch.glances import corrected, corrected_points
+from tilescout.search.dispatch.kernels import portfolio_of
 from tilescout.search.dispatch.points import Known, Point, Ratio
+from tilescout.search.dispatch.recorded import Recorded
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
 
 KERNELS = 3
 
@@ -119,3 +124,33 @@ def test_what_a_kernel_is_proven_to_do_is_the_upper_end_of_its_interval() -> Non
     assert np.exp(Known.of(points, KERNELS).ratios[:2, 0]) == pytest.approx([1.0, 1.5])
     assert np.exp(Known.of(points, KERNELS, promised=True).ratios[:2, 0]) == pytest.approx([1.1, 1.5])
     assert Known.of(points, KERNELS).failed.tolist() == [[False], [False], [True]]
+
+
+outcomes = st.dictionaries(st.integers(0, KERNELS - 1), st.sampled_from(["raced", "timed", "slower", "failed"]))
+
+
+def point_of(told: dict[int, str]) -> Point:
+    """A point of what became of each kernel, as a file of a dispatcher may hold it."""
+
+    def those(*kinds: str) -> list[int]:
+        return [number for number, kind in sorted(told.items()) if kind in kinds]
+
+    ratios = {number: ratio(0.9 + number / 10) for number in those("raced", "timed")}
+    slower, failed = dict.fromkeys(those("slower"), 2.0), dict.fromkeys(those("failed"), "wrong")
+    return Point(100, 50.0, ratios, slower, failed, raced=tuple(those("raced")))
+
+
+@given(outcomes, outcomes)
+def test_points_that_are_joined_or_replayed_say_of_no_kernel_without_a_ratio_that_it_raced(
+    first: dict[int, str], second: dict[int, str]
+) -> None:
+    joined = point_of(first).joined(point_of(second))
+    assert Point.from_dict(joined.to_dict()) == joined
+    part = replayed(joined).at(100, [0])
+    assert Point.from_dict(part.to_dict()) == part
+
+
+def replayed(point: Point) -> Recorded:
+    template = find_template("gemm_sm90")
+    device = find_device("h200")
+    return Recorded(portfolio_of(template, GemmProblem(1, 6144, 4096), device).take(range(KERNELS)), {100: point})

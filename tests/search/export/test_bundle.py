@@ -18,6 +18,7 @@ from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_
 from tilescout.search.export.decisions import Choice, Decision, Evidence, Outcome
 from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.loaded_kernels import find_family, name_of, register
+from tilescout.search.export.ranges import Dispatch, Range
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -191,6 +192,24 @@ def test_a_kernel_that_needs_memory_gets_what_the_largest_of_its_problems_needs(
     (kernel,) = made.kernels.values()
     needed = [template.scratch_bytes(split, each) for each in problems]
     assert kernel.scratch_bytes == max(needed) > min(needed) > 0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_kernel_of_two_dispatchers_gets_what_the_larger_of_them_needs(tmp_path: Path, order: int) -> None:
+    content, library = b"library", tmp_path / "kernel.so"
+    library.write_bytes(content)
+    sha256, digest, dispatchers = hashlib.sha256(content).hexdigest(), "1" * 64, []
+    for n, scratch_bytes in ((4096, 1 << 20), (1024, 1 << 10)):
+        file, workload = f"{KERNELS}/{digest}.so", find_template("gemm_streamk_sm90").workload
+        kernel = Kernel(file, sha256, "entry", workload, 1, {}, scratch_bytes=scratch_bytes)
+        ranges = Dispatch(GemmProblem(1, n, 4096), (Range(1, 64, digest),))
+        dispatchers.append(from_studies.Dispatched("h200", ranges, {digest: (kernel, library)}))
+
+    made = from_studies.make_bundle(
+        [], ArtifactStore(tmp_path / "store"), tmp_path / "bundle", dispatched=dispatchers[::order]
+    )
+
+    assert read_bundle(made.path).kernels[digest].scratch_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("claimed", [-1, 1 << 40, 1.5, "64"])
