@@ -34,6 +34,7 @@ _ONE_TABLE = 2  # the last format whose card names one table, and not how its ke
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
+_DEEPEST = 500  # nodes from a root to a leaf: a prediction passes over all rows for each; in the shipped models 43
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
 
@@ -230,7 +231,7 @@ def _forest_arrays(fitted: CorrectedForest) -> Arrays:
 def _forest(arrays: Arrays, names: tuple[str, ...], constants: Constants | None) -> CorrectedForest:
     forest = Forest(**{name: arrays[f"forest.{name}"] for name in _FOREST})
     if not _is_sound(forest, len(names)):
-        raise _UnsoundError("its trees lead outside themselves")
+        raise _UnsoundError("its trees lead outside themselves, or are too deep")
     return CorrectedForest(names, forest, constants)
 
 
@@ -267,7 +268,7 @@ def _networks(arrays: Arrays, names: tuple[str, ...], constants: Constants | Non
 
 
 def _is_sound(forest: Forest, features: int) -> bool:
-    """Whether every path of every tree ends in a leaf of that tree."""
+    """Whether every path of every tree ends in a leaf of that tree, soon, and each node has one parent."""
     length = len(forest.feature)
     kinds = {"feature": np.int16, "value": np.float32, "right": np.int32, "roots": np.int32}
     if any(getattr(forest, name).ndim != 1 or getattr(forest, name).dtype != kind for name, kind in kinds.items()):
@@ -282,4 +283,15 @@ def _is_sound(forest: Forest, features: int) -> bool:
         return False
     ends = np.append(roots[1:], length)[np.searchsorted(roots, inner, side="right") - 1]
     right = forest.right[inner]
-    return bool(((right > 1) & (inner + right < ends)).all()) and bool(np.isfinite(forest.value).all())
+    if not ((right > 1) & (inner + right < ends)).all() or not np.isfinite(forest.value).all():
+        return False
+    level, seen = roots.astype(np.int64), 0
+    for _ in range(_DEEPEST):
+        seen += len(level)
+        if seen > length:  # a node of several parents
+            return False
+        level = level[forest.feature[level] != LEAF]
+        if not len(level):
+            return True
+        level = np.concatenate([level + 1, level + forest.right[level]])
+    return False

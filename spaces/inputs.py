@@ -24,7 +24,10 @@ SMALL = 1 << 20
 _ITEMS = 1 << 20  # values of a JSON text; an empty list of 3 bytes takes 64 in memory
 _DEPTH = 64  # of objects and lists in one another; ours have some 5
 # A key of more than 16 parts: the parser takes quadratic time for the parts, 75,000 of them in 150 kB.
-_LONG_KEY = re.compile(r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){16}""")
+# Quotes in quotes are escaped; what is taken of a text is not given back, so that it is read once.
+_LONG_KEY = re.compile(
+    r"""(?<![A-Za-z0-9_\\-])(?:(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*')[ \t]*\.[ \t]*){16}"""
+)
 
 # Halves of characters, which JSON writes as pairs: a half alone is no text, and no file or database takes it. They are
 # looked for where one can be: in an escape, in bytes that UTF-8 does not have, and in UTF-16, which has zeros.

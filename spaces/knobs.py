@@ -11,6 +11,9 @@ from tilescout.spaces.errors import SpaceError
 Value = int | str
 _FEW = 16  # consecutive numbers that are named one by one
 
+LONGEST = 200
+"""Characters of a text that a knob may have: arrays of texts take as many for each of them as the longest has."""
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -29,6 +32,19 @@ class Knob:
     name: str
     values: tuple[Value, ...]
     doc: str
+
+    def __post_init__(self) -> None:
+        """Refuse a name or a text that is long.
+
+        Raises
+        ------
+        SpaceError
+            If there is one.
+        """
+        texts = [self.name, *(value for value in self.values if isinstance(value, str))]
+        longest = max(texts, key=len)
+        if len(longest) > LONGEST:
+            raise SpaceError(f"a knob has a text of {len(longest)} characters, {longest[:20]!r}…: {LONGEST} at most")
 
     @property
     def allowed(self) -> str:

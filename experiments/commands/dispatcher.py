@@ -31,7 +31,7 @@ from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernel
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import read_sweep
-from tilescout.search.dispatch.vendored import python_text
+from tilescout.search.dispatch.vendored import is_written, python_text
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import usable_gpus
 from tilescout.search.studies.folders import artifacts
@@ -186,7 +186,7 @@ def _check(asked: DispatcherRequest) -> None:
         raise click.UsageError("--plot draws what was measured, and with the name of a device a model chooses: drop it")
     for path, kind, is_one in (
         (asked.out, "a dispatcher", is_dispatcher),
-        (asked.python, "a dispatcher in Python", lambda file: "kernel_of" in file.read_text(errors="replace")),
+        (asked.python, "a dispatcher in Python", is_written),
         (asked.plot, "a plot", is_matplotlib),
     ):
         if path is not None:
@@ -316,7 +316,7 @@ def _log(found: Dispatcher, asked: DispatcherRequest, place: Path) -> None:
     with TemporaryDirectory() as folder:
         files = [place, Path(folder, "dispatcher.py")]
         files[1].write_text(python_text(found))
-        if found.points:
+        if found.points and found.kernels:
             files.append(Path(folder, "regret.png"))
             draw(found, files[2])
         where = asked.mlflow_uri if asked.mlflow_uri is not None else asked.store

@@ -15,10 +15,10 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     Raises
     ------
     StoreError
-        If nothing was measured: a model's choice has no regret to draw.
+        If nothing was measured, as where a model chooses, or no kernel serves: there is no regret to draw.
     """
-    if not dispatcher.points:
-        raise StoreError("nothing of the dispatcher was measured, so that there is no regret to draw")
+    if not dispatcher.points or not dispatcher.kernels:
+        raise StoreError("nothing of the dispatcher was measured, or no kernel serves: there is no regret to draw")
     from tilescout.search.tracking.plots import figure_type, to_png
 
     figure = figure_type()(figsize=(9, 7), dpi=120, layout="constrained")

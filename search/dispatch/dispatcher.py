@@ -1,6 +1,7 @@
 """A dispatcher: a few kernels of one product, the ranges of m that each serves, and what that rests on."""
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -107,7 +108,8 @@ class Dispatcher:
 
     def find(self, m: int) -> int | None:
         """The number of the kernel that serves m rows; None where it is the library, or beyond the last range."""
-        return next((each.kernel for each in self.stretches if each.low <= m <= each.high), None)
+        at = bisect_left(self.stretches, m, key=lambda each: each.high)
+        return self.stretches[at].kernel if at < len(self.stretches) and self.stretches[at].low <= m else None
 
     def over_library(self, point: Point) -> float | None:
         """The time over the library's at a measured m of what serves it; None if that was not timed there."""
@@ -122,7 +124,9 @@ class Dispatcher:
     def ratios(self, low: int = 1, high: int | None = None) -> list[float]:
         """`over_library` at each measured m from `low` to `high` at which it is known."""
         last = self.most_rows if high is None else high
-        found = [self.over_library(point) for point in self.points if low <= point.m <= last]
+        start = bisect_left(self.points, low, key=lambda point: point.m)
+        end = bisect_right(self.points, last, key=lambda point: point.m)
+        found = [self.over_library(point) for point in self.points[start:end]]
         return [ratio for ratio in found if ratio is not None]
 
     def is_proven(self, stretch: Stretch) -> bool:
@@ -215,6 +219,7 @@ class Dispatcher:
         known = {None, *range(len(self.kernels))}
         if any(each.kernel not in known for each in self.stretches):
             raise ValueError(f"a range is of a kernel that it lacks: it has {len(self.kernels)}")
+        check_order(self.points)
         if any(ratio > 1 + SLOWER for ratio in self.ratios()):
             raise ValueError(f"a kernel serves an m at which it was more than {SLOWER:.0%} slower than the library")
         if len(self.kernels) > MOST_KERNELS or self.most_rows > LARGEST_M:

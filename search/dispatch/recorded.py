@@ -9,7 +9,7 @@ from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
 from tilescout.search.dispatch.points import Point, check_numbers, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, check_keys, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.knobs import Configuration
@@ -88,8 +88,8 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
             raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {held}")
         found = products[str(problem)]
         points = [Point.from_dict(each) for each in found["points"]]
-        if not points or len(found["kernels"]) > MOST_CANDIDATES:
-            raise ValueError(f"it has no sizes, or more than {MOST_CANDIDATES} kernels")
+        if not points or not 0 < len(found["kernels"]) <= MOST_CANDIDATES:
+            raise ValueError(f"it has no sizes, no kernels, or more than {MOST_CANDIDATES}")
         kernels = Kernels.of(
             template, find_device(device), problem, tuple(Configuration.of(each) for each in found["kernels"])
         )
@@ -97,7 +97,10 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
             check_types(point)
         check_numbers(points, len(kernels), max(point.m for point in points))
         check_points(sorted(points, key=lambda point: point.m), problem, kernels.device)
-        kernels.legal(problem.m)  # of knobs that the template does not have, nothing is known
+        for kernel in kernels.configurations:
+            check_keys(kernel, [knob.name for knob in template.knobs])
+            for knob in template.knobs:
+                knob.code(kernel[knob.name])
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from error
     except StoreError:

@@ -1,6 +1,7 @@
 """A dispatcher as a plain Python file that other projects can copy: it imports nothing but the standard library."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from pprint import pformat
 
 from tilescout.search.dispatch.dispatcher import Dispatcher
@@ -29,6 +30,13 @@ def kernel_of(m):
 def python_text(dispatcher: Dispatcher) -> str:
     """The text of the file. All that comes from the dispatcher is written as a literal."""
     return _HEAD + "".join(_constants(dispatcher)) + _FUNCTION
+
+
+def is_written(path: Path) -> bool:
+    """Whether a file begins as those that `python_text` writes: a module that imports one does not."""
+    begin = _HEAD.partition("\n")[0].encode()
+    with path.open("rb") as file:
+        return file.read(len(begin)) == begin
 
 
 def _constants(dispatcher: Dispatcher) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.spaces.checksums import sealed
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.knobs import LONGEST, Configuration, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import COPY
 
@@ -130,6 +130,9 @@ class StudyInfo:
         objective = Objective(source.get("objective", UNNAMED))
         provenance = Provenance(**{**source, "table": table, "objective": objective})
         default = Configuration.of(record["default"])
+        texts = [text for values in record.get("knobs", {}).values() for text in values if isinstance(text, str)]
+        if max(map(len, texts), default=0) > LONGEST:  # every trial has one, and pages show each
+            raise ValueError(f"a value of a knob is longer than {LONGEST} characters")
         return cls(**{**record, "problem": problem, "provenance": provenance, "default": default})
 
 

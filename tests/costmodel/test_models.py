@@ -14,7 +14,7 @@ from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.forest import ForestModel, ForestOptions, truncated_mean
 from tilescout.costmodel.persistence import ModelCard, TrainingTable, load_model, save_model, shipped_model
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
-from tilescout.costmodel.trees import Forest
+from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import FOLDS
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError
@@ -282,6 +282,32 @@ def test_trees_that_lead_outside_themselves_are_refused(model: ForestModel, tmp_
         spoilt[f"forest.{name}"][at] = value
         np.savez_compressed(path, **spoilt)
         with pytest.raises(ModelError, match="lead outside themselves"):
+            load_model(path)
+
+
+@pytest.mark.parametrize("depth", [400, 600, 100_000])
+@pytest.mark.parametrize("shared", [False, True], ids=["one parent each", "nodes of two parents"])
+def test_trees_so_deep_that_a_prediction_takes_hours_are_refused(
+    model: ForestModel, tmp_path: Path, depth: int, shared: bool
+) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, model, CARD)
+    with np.load(path) as file:
+        arrays = dict(file)
+    nodes = 2 * depth + 1
+    feature = np.zeros(nodes, dtype=np.int16)  # every second node is a leaf, to the left of what follows
+    feature[1::2] = feature[-1] = LEAF
+    feature[-2:] = LEAF
+    if shared:  # both children of a node are inner, and one is that of the next node, too
+        feature[:-2] = 0
+    right = np.full(nodes, 2, dtype=np.int32)
+    value, roots = np.zeros(nodes, dtype=np.float32), np.zeros(1, dtype=np.int32)
+    chain = {"feature": feature, "right": right, "value": value, "roots": roots}
+    np.savez_compressed(path, **{**arrays, **{f"forest.{name}": array for name, array in chain.items()}})
+    if depth < 500 and not shared:
+        load_model(path)
+    else:
+        with pytest.raises(ModelError, match="lead outside themselves, or are too deep"):
             load_model(path)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.spaces.inputs import read_unpacked
+from tilescout.spaces.inputs import parse_toml, read_unpacked
 
 CONTENT = bytes(range(256)) * 40
 PACKED = gzip.compress(CONTENT, mtime=0)
@@ -43,3 +43,10 @@ def test_what_is_packed_is_no_more_than_asked_for(path: Path) -> None:
         read_unpacked(path, 1 << 10)
     with pytest.raises(OSError, match="at most"):
         read_unpacked(path, 10)
+
+
+@pytest.mark.parametrize("part", ["a.", "'a'.", '"a".', '"\\"".', '"\\\\".', '"a" . '])
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed_however_its_parts_are_written(part: str) -> None:
+    with pytest.raises(ValueError, match="a key of more than 16 parts"):
+        parse_toml(part * 50_000 + "x = 1\n")
+    assert parse_toml(part * 3 + "x = 1\n")

@@ -69,3 +69,11 @@ def test_configurations_differ_when_a_value_differs(one: dict[str, Value], other
 
 def test_a_configuration_prints_in_its_order() -> None:
     assert str(Configuration.of({"tile_m": 128, "raster": "m"})) == "tile_m=128 raster=m"
+
+
+@pytest.mark.parametrize("text", ["n" * 201, "n" * 5_000_000])
+def test_a_text_so_long_that_arrays_of_it_would_fill_the_memory_is_refused(text: str) -> None:
+    for name, allowed in ((text, (1,)), ("knob", ("a", text))):
+        with pytest.raises(SpaceError, match=r"a text of [0-9]+ characters, 'n+'…: 200 at most"):
+            Knob(name, allowed, "")
+    assert Knob("knob", (text[:200],), "").values == (text[:200],)

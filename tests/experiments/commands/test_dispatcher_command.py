@@ -98,6 +98,43 @@ def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) 
         CliRunner().invoke(export, refused, catch_exceptions=False)
 
 
+def spoil(recorded: Path, into: Path, change: Callable[[list[dict[str, object]]], object]) -> Path:
+    """The recorded sweep with other kernels."""
+    record = json.loads(gzip.decompress(recorded.read_bytes()))
+    for product in record["result"]["products"].values():
+        change(product["kernels"])
+    into.write_bytes(gzip.compress(json.dumps(record).encode()))
+    return into
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda kernels: kernels[0].update(tile_k=63), "knob tile_k can't be 63"),
+        (lambda kernels: kernels[0].update(bogus=1), "unknown key 'bogus'"),
+        (lambda kernels: kernels[0].update(raster="n" * 5_000_000), "knob raster can't be nnn"),
+        (lambda kernels: kernels.clear(), "no kernels"),
+    ],
+    ids=["a value", "a knob", "a long text", "nothing"],
+)
+def test_a_sweep_of_what_the_template_does_not_have_is_refused(
+    recorded: Path, store: Path, tmp_path: Path, change: Callable[[list[dict[str, object]]], object], reason: str
+) -> None:
+    sweep = spoil(recorded, tmp_path / "other.json.gz", change)
+    with pytest.raises(StoreError, match=reason):
+        _run(store, "--sweep", sweep, "--out", tmp_path / "d.json")
+
+
+def test_a_module_that_imports_the_generated_one_is_not_replaced(recorded: Path, store: Path, tmp_path: Path) -> None:
+    mine, written = tmp_path / "mine.py", tmp_path / "kernels.py"
+    mine.write_text('"""My serving code."""\nfrom kernels import kernel_of\n')
+    for _ in range(2):  # its own is
+        _run(store, "--sweep", recorded, "--kernels", 2, "--out", tmp_path / "d.json", "--python", written)
+    with pytest.raises(StoreError, match="is there already and is not a dispatcher in Python"):
+        _run(store, "--sweep", recorded, "--kernels", 2, "--out", tmp_path / "d.json", "--python", mine)
+    assert "My serving code" in mine.read_text()
+
+
 def test_no_plot_is_drawn_of_what_a_model_chooses_and_that_is_said_at_once(store: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "d.json", tmp_path / "d.png"
     words = [*PRODUCT, "--device", "h200", "--out", out, "--plot", plot, "--store", store]
