@@ -11,7 +11,7 @@ from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.from_studies import Dispatched, exportable, kernel_of
 from tilescout.search.export.ranges import Dispatch, Range
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, check_keys, one_line
+from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, one_line
 from tilescout.spaces.templates import NONE_NAMED, Named
 
 
@@ -87,10 +87,7 @@ def kernels_of(dispatcher: Dispatcher, named: Named = NONE_NAMED) -> Kernels:
 def _check_legal(dispatcher: Dispatcher, kernels: Kernels) -> None:
     """Refuse a kernel that serves an m for which its template does not allow it: it may read outside its operands."""
     try:
-        for template, kernel in zip(kernels.templates, kernels.configurations, strict=True):
-            check_keys(kernel, [knob.name for knob in template.knobs])
-            for knob in template.knobs:
-                knob.code(kernel[knob.name])
+        kernels.check_knobs()
         legal = Grid.of(kernels, dispatcher.most_rows).legal
     except (*MALFORMED, SpaceError) as error:
         spaces = " and ".join(dispatcher.hashes)

@@ -14,6 +14,7 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.portfolio import CAP, choose_portfolio
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import check_keys
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
@@ -92,6 +93,19 @@ class Kernels:
             configurations=(*self.configurations, *new.configurations),
             templates=(*self.templates, *new.templates),
         )
+
+    def check_knobs(self) -> None:
+        """Refuse a kernel with a knob or a value that its template does not have: nothing is known of such.
+
+        Raises
+        ------
+        KeyError, ValueError, SpaceError
+            If there is one.
+        """
+        for template, kernel in zip(self.templates, self.configurations, strict=True):
+            check_keys(kernel, [knob.name for knob in template.knobs])
+            for knob in template.knobs:
+                knob.code(kernel[knob.name])
 
     @cached_property
     def _parts(self) -> Sequence[_Part]:

@@ -285,14 +285,13 @@ class Source(Protocol):
 
 
 def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) -> None:
-    """Refuse points that are in no rising order, or have times that no kernel can have had on a device.
+    """Refuse points with times that no kernel can have had on a device.
 
     Raises
     ------
     ValueError
         If there is one.
     """
-    check_order(points)
     for point in points:
         roofline = Roofline.of(replace(problem, m=point.m), device)
         fastest = min([each.value for each in point.ratios.values()], default=1.0)

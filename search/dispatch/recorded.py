@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
-from tilescout.search.dispatch.points import Point, check_numbers, check_points
+from tilescout.search.dispatch.points import Point, check_numbers, check_order, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, check_keys, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.knobs import Configuration
@@ -96,11 +96,9 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
         for point in points:
             check_types(point)
         check_numbers(points, len(kernels), max(point.m for point in points))
-        check_points(sorted(points, key=lambda point: point.m), problem, kernels.device)
-        for kernel in kernels.configurations:
-            check_keys(kernel, [knob.name for knob in template.knobs])
-            for knob in template.knobs:
-                knob.code(kernel[knob.name])
+        check_order(sorted(points, key=lambda point: point.m))
+        check_points(points, problem, kernels.device)
+        kernels.check_knobs()
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from error
     except StoreError:

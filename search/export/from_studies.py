@@ -266,8 +266,9 @@ def make_bundle(
         raise ExportError(f"two tables are of {max(tables, key=lambda name: tables[name])}: name one of them")
     decisions = []
     kernels: dict[str, tuple[Kernel, Path]] = {}
-    for digest, (kernel, path) in (held for each in ranged for held in each.kernels.items()):
-        hold(kernels, digest, kernel, path)
+    for each in ranged:
+        for digest, (kernel, path) in each.kernels.items():
+            hold(kernels, digest, kernel, path)
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:

@@ -295,11 +295,10 @@ def test_trees_so_deep_that_a_prediction_takes_hours_are_refused(
     with np.load(path) as file:
         arrays = dict(file)
     nodes = 2 * depth + 1
-    feature = np.zeros(nodes, dtype=np.int16)  # every second node is a leaf, to the left of what follows
-    feature[1::2] = feature[-1] = LEAF
+    feature = np.zeros(nodes, dtype=np.int16)  # if shared, a node's right child is the left one of the next node
+    if not shared:
+        feature[1::2] = LEAF  # left children
     feature[-2:] = LEAF
-    if shared:  # both children of a node are inner, and one is that of the next node, too
-        feature[:-2] = 0
     right = np.full(nodes, 2, dtype=np.int32)
     value, roots = np.zeros(nodes, dtype=np.float32), np.zeros(1, dtype=np.int32)
     chain = {"feature": feature, "right": right, "value": value, "roots": roots}
