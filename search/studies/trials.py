@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.ledger import GIVEN_UP, proposed
-from tilescout.search.studies.optuna_hooks import all_trials, live_trial, set_system_attribute
+from tilescout.search.studies.optuna_hooks import all_trials, live_trial, queued_parameters, set_system_attribute
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -130,6 +130,21 @@ def outcome(frozen: FrozenTrial) -> Measurement | None:
         return None
     measurement = _outcome(frozen)
     return measurement if measurement.status is not Status.INTERRUPTED else None
+
+
+def was_tried(frozen: FrozenTrial) -> bool:
+    """Whether a trial was tried, or still is: not if its search ended before it did."""
+    stored = frozen.user_attrs.get(MEASUREMENT)
+    return not (isinstance(stored, dict) and stored.get("status") == Status.INTERRUPTED)
+
+
+def was_given(frozen: FrozenTrial, trials: Sequence[FrozenTrial]) -> bool:
+    """Whether no sampler proposed a trial of a study, or the one that it tries again: it was queued from the start."""
+    seen = {frozen.number}
+    while isinstance(number := frozen.user_attrs.get(_AGAIN), int) and 0 <= number < len(trials) and number not in seen:
+        seen.add(number)
+        frozen = trials[number]
+    return bool(queued_parameters(frozen))
 
 
 def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:

@@ -259,7 +259,8 @@ class ProblemSearch:
 
     def _search(self, lane: Lane, budget: Budget) -> str | None:
         """Run the loop, a turn at a time; leaves with a turn, for the race."""
-        self._lanes.append(lane)
+        with self._changed:
+            self._lanes.insert(0, lane)  # the second space's may have joined before
         self._await_second()
         stopped = self._in_turns(budget)
         if stopped is not None and self._state == "undecided" and self._shared.complement is not None and _loses(lane):
@@ -381,7 +382,7 @@ class ProblemSearch:
         assert self._turn is not None
         turn, self._turn = self._turn, None
         self._claimed = self._claim
-        self._shared.turns.give(self.number, turn)
+        self._shared.turns.give(self.number, turn, self._claim)
         begun = time.monotonic()
         if self._shared.turns.ask(self.number, self._claim) is not None:  # at once: nobody else is ahead
             self._turn = self._shared.turns.take(self.number, self._claim)

@@ -49,7 +49,8 @@ class Turn:
     gpu, trials
         Which GPU, and how many trials.
     gpu_seconds, seconds
-        What is left of the budget of all searches, of GPU time and by the clock; None where that is not limited.
+        What is left of the budget of all searches, of GPU time an even part for each that may run at the same time, and
+        by the clock; None where that is not limited.
     """
 
     gpu: int
@@ -118,6 +119,7 @@ class Turns:
         self._begun: set[int] = set()  # those that had a turn
         self._gone: set[int] = set()  # those that left
         self._free = list(range(gpus)) * seats
+        self._seats = len(self._free)
         self._idle = searches  # those that run no turn
         self._claims: dict[int, Claim] = {}
         self._granted: dict[int, Turn] = {}
@@ -157,9 +159,10 @@ class Turns:
                 raise StoppedError
             return self._granted.pop(search)
 
-    def give(self, search: int, turn: Turn) -> None:
-        """End a turn."""
+    def give(self, search: int, turn: Turn, claim: Claim) -> None:
+        """End a turn, with what was found so far."""
         with self._changed:
+            self._known[search] = claim
             self._free.append(turn.gpu)
             self._promised.pop(search, None)
             self._idle += 1
@@ -227,10 +230,11 @@ class Turns:
         return set(range(self._searches)) - self._begun - self._gone
 
     def _time_left(self) -> tuple[float | None, float | None]:
-        """The GPU seconds that are left of the budget, and its seconds; None where it limits none."""
+        """The GPU seconds of a turn that begins, its part of those left, and the seconds left; None without a limit."""
         budget, gone = self._budget, time.monotonic() - self._started
         spent = sum(claim.gpu_seconds for claim in self._known.values())
-        left = None if budget.gpu_seconds is None else max(0.0, budget.gpu_seconds - spent)
+        at_once = max(1, min(self._seats, self._searches - len(self._gone)))  # searches that may run a turn
+        left = None if budget.gpu_seconds is None else max(0.0, budget.gpu_seconds - spent) / at_once
         return left, None if budget.seconds is None else max(0.0, budget.seconds - gone)
 
     def _left(self, first: bool) -> int:

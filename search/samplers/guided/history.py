@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.samplers.joint import first_alike
 from tilescout.search.studies.ledger import distributions
-from tilescout.search.studies.optuna_hooks import queued_parameters
+from tilescout.search.studies.trials import was_given, was_tried
 from tilescout.spaces.space import Indices, SearchSpace
 
 SLOW = 0.9
@@ -86,10 +86,12 @@ class History:
 def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
     """The history of a study, without the trial of number `but`.
 
-    Trials that do not have all knobs, or have a combination of them that is not legal, say nothing.
+    Trials that do not have all knobs, or have a combination of them that is not legal, say nothing, and neither do
+    those that were in flight when their search ended: they were not tried.
     """
     names = list(distributions(space))
-    trials = [trial for trial in study.get_trials(deepcopy=False) if all(name in trial.params for name in names)]
+    everything = study.get_trials(deepcopy=False)
+    trials = [trial for trial in everything if was_tried(trial) and all(name in trial.params for name in names)]
     codes = np.array([[trial.params[name] for name in names] for trial in trials], dtype=np.int64)
     at = np.asarray(space.find(codes.reshape(-1, len(names))), dtype=np.int64)
     legal = [(trial, index) for trial, index in zip(trials, at.tolist(), strict=True) if index >= 0]
@@ -123,7 +125,7 @@ def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) 
         best=best,
         first=first,
         since=since,
-        given=sum(bool(queued_parameters(trial)) for trial, _ in legal),
+        given=sum(was_given(trial, everything) for trial, _ in legal),
         are_times=are_times,
     )
 

@@ -84,6 +84,23 @@ def found(engine: Engine) -> list[templates.KernelTemplate]:
     return [engine.template, find_template("scratch_gemm")]
 
 
+def test_the_first_space_is_the_first_of_both_whichever_study_is_set_up_sooner(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, searched = problem_search.ProblemSearch._search, list[str]()
+
+    def search_later(self: problem_search.ProblemSearch, lane: Lane, budget: Budget) -> str | None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._state == "joined", 60)
+        stopped = search(self, lane, budget)
+        searched.extend(each.space.name for each in self._lanes)
+        return stopped
+
+    monkeypatch.setattr(problem_search.ProblemSearch, "_search", search_later)
+    tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+    assert searched == ["plain_gemm", "scratch_gemm"]
+
+
 def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_one(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def test_searches_that_can_not_say_what_they_expect_share_the_time_evenly() -> N
             order.append(number)
             trials, spent[number] = trials + turn.trials, spent[number] + costs[number]
             if len(order) < 12:
-                turns.give(number, turn)
+                turns.give(number, turn, Claim(trials, spent[number], None))
                 continue
             turns.leave(number, turn, Claim(trials, spent[number], None))
             turns.stop()
@@ -52,17 +52,34 @@ def test_the_budget_is_that_of_all_together() -> None:
     turns = Turns(1, 1, Budget(trials=10), slice=8)
     turn = turns.take(0, Claim(0, 0.0, None))
     assert turn.trials == 8
-    turns.give(0, turn)
+    turns.give(0, turn, Claim(8, 1.0, None))
     turn = turns.take(0, Claim(8, 1.0, None))
     assert turn.trials == 2
-    turns.give(0, turn)
+    turns.give(0, turn, Claim(10, 1.0, None))
     assert turns.take(0, Claim(10, 1.0, None)).trials == 0
+
+
+def test_what_a_turn_took_counts_as_soon_as_it_ends_whoever_asks_next() -> None:
+    turns = Turns(2, 1, Budget(trials=10), slice=4, seats=2)
+    claim = Claim(4, 1.0, None)
+    for search, turn in enumerate([turns.take(search, Claim(0, 0.0, None)) for search in range(2)]):
+        turns.give(search, turn, claim)
+    assert turns.take(1, claim).trials == 2  # though the first has not asked again
+
+
+def test_turns_that_run_at_the_same_time_share_the_gpu_seconds_that_are_left() -> None:
+    turns = Turns(3, 1, Budget(gpu_seconds=6.0), slice=4, seats=2)
+    begun = [turns.take(search, Claim(0, 0.0, None)) for search in range(2)]
+    assert [turn.gpu_seconds for turn in begun] == [3.0, 3.0]
+    for search, turn in enumerate(begun):
+        turns.leave(search, turn, Claim(4, 1.0, None))
+    assert turns.take(2, Claim(0, 0.0, None)).gpu_seconds == 4.0  # nobody else is left
 
 
 @pytest.mark.parametrize("budget", [Budget(gpu_seconds=1.0), Budget(seconds=1e-9)])
 def test_when_the_time_is_up_a_turn_is_for_the_race_alone(budget: Budget) -> None:
     turns = Turns(1, 1, budget, slice=8)
-    turns.give(0, turns.take(0, Claim(0, 0.0, None)))
+    turns.give(0, turns.take(0, Claim(0, 0.0, None)), Claim(8, 1.0, None))
     assert turns.take(0, Claim(8, 1.0, None)).trials == 0
 
 
@@ -85,7 +102,7 @@ def test_a_search_has_its_default_tried_however_small_the_budget_is(budget: Budg
 def test_a_search_is_given_the_gpu_that_it_had() -> None:
     turns = Turns(1, 3, Budget(), slice=8)
     first = turns.take(0, Claim(0, 0.0, None))
-    turns.give(0, first)
+    turns.give(0, first, Claim(8, 1.0, None))
     assert turns.take(0, Claim(8, 1.0, None)).gpu == first.gpu
 
 
@@ -100,8 +117,8 @@ def test_a_turn_that_was_asked_for_is_the_one_that_is_taken_and_goes_back_if_it_
 
 def test_a_turn_has_what_is_left_of_the_seconds() -> None:
     turns = Turns(1, 1, Budget(gpu_seconds=5.0, seconds=60.0), slice=8)
-    turns.give(0, turns.take(0, Claim(0, 0.0, None)))
     claim = Claim(8, 2.0, None)
+    turns.give(0, turns.take(0, Claim(0, 0.0, None)), claim)
     left = turns.take(0, claim).budget(claim, whole=False)
     assert (left.trials, left.gpu_seconds) == (16, 5.0)
     assert left.seconds is not None
