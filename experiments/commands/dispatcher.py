@@ -10,7 +10,7 @@ import click
 
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import model_for
-from tilescout.experiments.commands.dispatcher_plot import draw
+from tilescout.experiments.commands.dispatcher_plot import draw, has_regret
 from tilescout.experiments.commands.options import (
     STDOUT,
     Finite,
@@ -316,7 +316,7 @@ def _log(found: Dispatcher, asked: DispatcherRequest, place: Path) -> None:
     with TemporaryDirectory() as folder:
         files = [place, Path(folder, "dispatcher.py")]
         files[1].write_text(python_text(found))
-        if found.points and found.kernels:
+        if has_regret(found):
             files.append(Path(folder, "regret.png"))
             draw(found, files[2])
         where = asked.mlflow_uri if asked.mlflow_uri is not None else asked.store

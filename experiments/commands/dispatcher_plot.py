@@ -9,6 +9,11 @@ from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import write_whole
 
 
+def has_regret(dispatcher: Dispatcher) -> bool:
+    """Whether there is a regret to draw: something was measured, and a kernel serves."""
+    return bool(dispatcher.points and dispatcher.kernels)
+
+
 def draw(dispatcher: Dispatcher, path: Path) -> None:
     """Draw the kernels' times over the library's at the measured m, and the regret at every m.
 
@@ -17,7 +22,7 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     StoreError
         If nothing was measured, as where a model chooses, or no kernel serves: there is no regret to draw.
     """
-    if not dispatcher.points or not dispatcher.kernels:
+    if not has_regret(dispatcher):
         raise StoreError("nothing of the dispatcher was measured, or no kernel serves: there is no regret to draw")
     from tilescout.search.tracking.plots import figure_type, to_png
 
