@@ -55,6 +55,7 @@ sizes_option = click.option(
 )
 
 _BLOCK = re.compile(r"(\w+?)(SparseMoeBlock|MoE|Moe)")  # a block's class, which begins as its configuration's does
+_DEFINED = re.compile(rf"^class {_BLOCK.pattern}\(", re.MULTILINE)
 _CALLS = 10  # in a round
 _WARM = 3
 _BESIDE = "beside"  # how names of contenders other than ours begin
@@ -120,13 +121,22 @@ def find_client(name: str, sizes: Mapping[str, int] = MappingProxyType({})) -> C
     Raises
     ------
     ProblemError
-        If there is no such module, or not one block in it.
+        If transformers is not installed, it has no such module, or the module has not one block.
     """
     module = name.replace("-", "_")
     try:
+        models = Path(str(import_module("transformers").__file__)).with_name("models")
+    except ImportError as error:
+        raise ProblemError(
+            f"can't import transformers, whose blocks are the clients ({one_line(error)}): pip install transformers"
+        ) from error
+    try:
         modeling = import_module(f"transformers.models.{module}.modeling_{module}")
     except ImportError as error:
-        raise ProblemError(f"can't import the client {name!r} of transformers: {one_line(error)}") from error
+        raise ProblemError(
+            f"can't import the client {name!r} of transformers ({one_line(error)}); there are: "
+            f"{', '.join(clients_of(models))}"
+        ) from error
     blocks = {match[1]: kind for each, kind in vars(modeling).items() if (match := _BLOCK.fullmatch(each))}
     blocks = {prefix: kind for prefix, kind in blocks.items() if kind.__module__ == modeling.__name__}
     if len(blocks) != 1:
@@ -134,6 +144,13 @@ def find_client(name: str, sizes: Mapping[str, int] = MappingProxyType({})) -> C
     ((prefix, kind),) = blocks.items()
     configurations = import_module(f"transformers.models.{module}.configuration_{module}")
     return Client(kind, getattr(configurations, f"{prefix}Config")(**{**SIZES.get(name, {}), **sizes}))
+
+
+def clients_of(models: Path) -> list[str]:
+    """The modules below transformers' folder of models that define one block of experts, sorted; none is imported."""
+    found = ((path, path.read_text(encoding="utf-8")) for path in models.glob("*/modeling_*.py"))
+    named = [path.parent.name for path, text in found if len(_DEFINED.findall(text)) == 1]
+    return sorted(set(named))
 
 
 def in_fp32(client: Client, device: str) -> "Exact":
@@ -256,7 +273,7 @@ def show(result: Mapping[str, Any]) -> None:
     "clients",
     multiple=True,
     default=tuple(SIZES),
-    help="A module of transformers, such as olmoe. Repeatable.",
+    help="A module of transformers with a block of experts, such as olmoe. Repeatable.",
 )
 @sizes_option
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
