@@ -48,7 +48,7 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
             others.add(card.space)
     if not held:
         others.discard(template.name)
-        instead = f"; what can be replayed without one is {', '.join(sorted(others))}" if others else ""
+        instead = f"; the shipped tables are of {', '.join(sorted(others))} alone" if others else ""
         raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU{instead}")
     raise TableError(
         f"no shipped table of {template.name} holds {problem}: measure it on a GPU, or replay one that is held; the "

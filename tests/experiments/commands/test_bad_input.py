@@ -171,7 +171,10 @@ def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusa
     assert line.endswith(" that `tilescout tables` lists")
     assert "the nearest is 16x4096x4096:e4m3" in refusal(*TUNE, "--problem", "20x4096x4000:e4m3")
     softmax = refusal("tune", "softmax_sm90", "--device", "replay", "--problem", "8192x4096:bf16")
-    assert softmax.endswith("what can be replayed without one is gemm_sm90")
+    assert softmax.endswith(
+        "no table of softmax_sm90 is shipped; name one with --table, or measure on a GPU; the shipped tables are of "
+        "gemm_sm90 alone"
+    )
 
 
 def test_a_table_of_another_objective_is_told_which_one_it_holds(refusal: Refusal) -> None:
