@@ -134,6 +134,18 @@ def _has_card(path: Path) -> bool:
     return "card" in read_arrays(read_regular(path, _LARGEST), _UNPACKED)
 
 
+def check_exists(path: Path) -> None:
+    """Refuse a model's file that is not there: to look is quick, to read it is not.
+
+    Raises
+    ------
+    ModelError
+        If it is not.
+    """
+    if not path.exists():
+        raise _missing(path)
+
+
 def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     """Read what `save_model` wrote.
 
@@ -159,7 +171,7 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
         forest = _forest(arrays, names, constants["forest"]) if "forest" in constants else None
         networks = _networks(arrays, names, constants["networks"]) if "networks" in constants else None
     except FileNotFoundError as error:
-        raise ModelError(f"model {path} does not exist; make one with `tilescout train`") from error
+        raise _missing(path) from error
     except OSError as error:
         raise ModelError(f"can't read the model {path}: {error.strerror}") from error
     except _UnsoundError as error:
@@ -175,6 +187,10 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     if networks is not None:
         return RankingModel.of(networks, errors), card
     raise ModelError(f"model {path} is damaged: it holds neither trees nor networks; train it anew")
+
+
+def _missing(path: Path) -> ModelError:
+    return ModelError(f"model {path} does not exist; make one with `tilescout train`")
 
 
 def shipped_model(space: str, device: str) -> Path | None:

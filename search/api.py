@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tilescout.costmodel.persistence import check_exists
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
@@ -177,6 +178,7 @@ def tune(
     check_device(device)
     if sampler is not None:
         check_sampler(sampler)
+    check_settings(settings or {})
     live = patient_with(peers, live or LiveOptions())
     store, table = check_store(Path(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
@@ -193,6 +195,7 @@ def tune(
                 options=live, objective=objective,
             )
         )  # fmt: skip
+        warn_of_replay(engine, library_kernels)
         engine.set_up(parsed)
         # The GPU is set up while what searches is imported: optuna, SciPy and MLflow's side take half a second.
         from tilescout.search.engines.complements import Complement
@@ -316,6 +319,33 @@ class _Told:
             self._bar.end(why_ended(results, self._budget))
         for result in results:
             self._on_result(TuneResult.of(result))
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a sampler that name a model's file which is not there, before anything is begun.
+
+    Raises
+    ------
+    ModelError
+        If it is not.
+    """
+    model = settings.get("model")
+    if isinstance(model, str):
+        from tilescout.search.samplers.guided import SHIPPED
+
+        model = None if model == SHIPPED else Path(model)
+    if isinstance(model, Path):
+        check_exists(model)
+
+
+def warn_of_replay(engine: Engine, library_kernels: int) -> None:
+    """Warn if more or fewer kernels of the library were asked for than a replay tells of; see `tune`."""
+    if not engine.measures_anew and library_kernels != CANDIDATES:
+        _LOG.warning(
+            "no kernel of the library is timed, and %d were asked for: nothing is measured in a replay, and the "
+            "library's best is the one that was recorded",
+            library_kernels,
+        )
 
 
 def _warn_of_unlogged(store: Path) -> None:

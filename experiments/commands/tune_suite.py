@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from tilescout.experiments.commands.options import suite_problems, write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
-from tilescout.search.api import chosen_sampler
+from tilescout.search.api import check_settings, chosen_sampler, warn_of_replay
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.samplers import check_sampler, make_sampler
@@ -58,6 +58,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     check_device(asked.device)
     if asked.sampler is not None:
         check_sampler(asked.sampler)
+    check_settings(asked.settings)
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, suite, asked.signature)
     if asked.trials is not None and asked.trials < len(problems):
@@ -83,6 +84,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 options=asked.live,
             )
         )
+        warn_of_replay(engine, asked.library_kernels)
         options = TuneOptions(
             asked.sampler or chosen_sampler(template, engine.device, asked.settings),
             asked.seed,

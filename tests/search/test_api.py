@@ -11,7 +11,7 @@ import mlflow
 import pytest
 
 from tilescout.search import Budget, StudyResult, TrialRecord, tune
-from tilescout.spaces.errors import DeviceError, ProblemError, SamplerError, TableError
+from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, TableError
 from tilescout.spaces.gemm_sm90 import TEMPLATE
 from tilescout.spaces.rowwise import RowwiseProblem
 
@@ -83,6 +83,13 @@ def test_nothing_is_printed_and_the_log_says_what_stood_in_for_the_gpu(
     assert "trained on measurements of this very problem" in said["WARNING"]
 
 
+def test_a_replay_says_that_it_times_no_kernels_of_the_library(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search(tmp_path, budget=2, sampler="random", library_kernels=40)
+    assert "no kernel of the library is timed, and 40 were asked for: nothing is measured in a replay" in caplog.text
+
+
 def test_progress_shows_the_trials_and_the_best_on_standard_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +107,7 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"device": "gpu"}, DeviceError),
         ({"sampler": "none"}, SamplerError),
         ({"table": "missing.parquet"}, TableError),
+        ({"settings": {"model": "missing.npz"}}, ModelError),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_written(
