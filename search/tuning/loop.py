@@ -174,7 +174,10 @@ class _Loop:
                 return done
 
     def _take_account(self, first: int) -> None:
-        """Count what the studies from that one on have."""
+        """Count what the studies from that one on have, and show what other tuners have finished since the last look."""
+        for lane in self._lanes[first:]:
+            for record in lane.tuner.look()[0]:
+                lane.on_trial(record)
         found = [
             (record.finished, at, record)
             for at, lane in enumerate(self._lanes[first:], start=first)
@@ -254,7 +257,9 @@ class _Loop:
         def claim() -> optuna.Trial | None:
             lane.tuner.take_over()
             found, elsewhere = lane.tuner.look()
-            news.extend(record for record in found if self._add(at, record))
+            news.extend(found)
+            for record in found:
+                self._add(at, record)
             if not self._may_ask(at, elsewhere):
                 return None
             trial = lane.study.ask()

@@ -24,7 +24,7 @@ from tilescout.search.studies.ledger import seen
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.sharing import SharingOptions, SoleTuner
+from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
 from tilescout.search.tuning.audience import Audience
 from tilescout.search.tuning.budget import Budget
@@ -180,8 +180,7 @@ def run_study(
         with tuner.exclusive():
             info = _about(study, sampler, evaluator, options)
             tuner.take_over()
-            before = finished_trials(study, space)
-            tuner.look()
+            before = _finished_before(study, tuner, space)
             run_id = study.user_attrs.get(TRACKING_RUN)
             make = partial(make_tracker, info, run_id)
             # Tuners that share a study share its run: whoever is first makes it before another looks for it.
@@ -218,6 +217,13 @@ def run_study(
         on_result(result)
         on_phase("log the trials and pictures; the result is stored")
         return _presented(audience, result)
+
+
+def _finished_before(study: optuna.Study, tuner: Tuner, space: SearchSpace) -> list[TrialRecord]:
+    """The trials that are finished when a tuner joins a study; the tuner looks for later ones from here on."""
+    before = {trial.number: trial for trial in finished_trials(study, space)}
+    before |= {trial.number: trial for trial in tuner.look()[0]}  # one may have finished in between
+    return [before[number] for number in sorted(before)]
 
 
 def _ready_sampler(evaluator: Evaluator, options: TuneOptions) -> SpaceSampler:

@@ -22,6 +22,7 @@ from optuna.trial import TrialState
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal_folder import make_journal, open_study
@@ -32,11 +33,13 @@ from tilescout.search.studies.trials import finished_trials, record_outcome, rec
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker
+from tilescout.search.tuning import loop
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE, PROBLEM = find_template("gemm_sm90"), GemmProblem(4096, 4096, 4096)
@@ -302,6 +305,33 @@ def taken_over(tuner: SharingTuner, study: optuna.Study) -> bool:
     with tuner.exclusive():
         tuner.take_over()
     return "RUNNING" not in states(study)
+
+
+@pytest.mark.parametrize("when", ["before the search", "while it takes account"])
+def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
+    database: Database, study: optuna.Study, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator:
+        with tuner_of(database, study) as own, tuner_of(database, another(database, study)) as other:
+            study.sampler = make_sampler("random", evaluator.space, 0)
+
+            def finish() -> None:
+                queue(other._study, int(SPACE.find(evaluator.space.codes[0])))
+                record_outcome(other._study, begin(other, other._study), measured())
+
+            def finish_and_list(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
+                monkeypatch.undo()
+                finish()
+                return finished_trials(study, space)
+
+            own.look()
+            if when == "before the search":
+                finish()
+            else:
+                monkeypatch.setattr(loop, "finished_trials", finish_and_list)
+            shown: list[int] = []
+            loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
+            assert sorted(shown) == [0, 1, 2]
 
 
 def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_path: Path) -> None:
