@@ -74,6 +74,9 @@ class _TuneCommand(click.Command):
 @gpus_option
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
+@click.option(
+    "--skip-unrecorded", is_flag=True, help="In a replay, leave out the problems of a suite that the table lacks."
+)
 @objective_option
 @click.option(
     "--library-kernels",

@@ -30,6 +30,7 @@ class TuneRequest:
     gpus: int | None
     cluster: str | None
     table: Path | None
+    skip_unrecorded: bool
     objective: Objective | None
     standby: bool
     library_kernels: int
@@ -62,6 +63,8 @@ class TuneRequest:
         check_result(self.json_path)
         if self.problem is not None and self.signature is not None:
             raise click.UsageError("--signature is for a suite: write types, layout and epilogue behind the problem")
+        if self.problem is not None and self.skip_unrecorded:
+            raise click.UsageError("--skip-unrecorded is for a suite, and --problem names one problem: leave it out")
         if self.suite is not None and self.first is not None:
             raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
         if self.suite is not None and self.storage is not None:

@@ -15,16 +15,17 @@ from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import check_settings, chosen_sampler, warn_of_replay
 from tilescout.search.engines.engine import Engine
-from tilescout.search.engines.selection import check_device, get_ready, make_engine
+from tilescout.search.engines.selection import check_device, get_ready, make_engine, replays
 from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tables.shipped import named_template
+from tilescout.search.tables.shipped import held_problems, named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import Tracker
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 
 _LOG = logging.getLogger(__name__)
+_NAMED = 4  # problems in a message, at most
 
 
 def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
@@ -48,8 +50,10 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     ------
     StoreError
         If MLflow did not get all of it.
+    TableError
+        If it is replayed, and no table holds all problems.
     UsageError
-        If the problems have less than a trial each.
+        If the problems have less than a trial each, or those of no table are to be left out where a GPU measures.
     """
     suite = asked.suite
     assert suite is not None
@@ -60,7 +64,8 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         check_sampler(asked.sampler)
     check_settings(asked.settings)
     template = named_template(asked.space, asked.table)
-    problems = suite_problems(template, suite, asked.signature)
+    get_ready(asked.device, template if asked.standby and asked.cluster is None else None)
+    problems, table = _measurable(asked, template, suite_problems(template, suite, asked.signature))
     if asked.trials is not None and asked.trials < len(problems):
         raise click.UsageError(
             f"--trials {asked.trials} is for all {len(problems)} problems of {suite}, and each has its default "
@@ -70,7 +75,6 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     with ExitStack() as stack:
         bars = stack.enter_context(progress_bar())
         task = bars.add_task("prepare", total=None)
-        get_ready(asked.device, template if asked.standby and asked.cluster is None else None)
         engine = stack.enter_context(
             make_engine(
                 template,
@@ -79,7 +83,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 device=asked.device,
                 cluster=asked.cluster,
                 gpus=asked.gpus,
-                table=asked.table,
+                table=table,
                 objective=asked.objective,
                 options=asked.live,
             )
@@ -119,6 +123,27 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("%s", asked.shown_at(tracking.run.page))
     return results
+
+
+def _measurable(
+    asked: TuneRequest, template: KernelTemplate, problems: list[Problem]
+) -> tuple[list[Problem], Path | None]:
+    """The problems that are searched, and the table that is replayed; None where something is measured."""
+    if asked.cluster is not None or not replays(template, asked.device, asked.table):
+        if asked.skip_unrecorded:
+            raise click.UsageError(
+                "--skip-unrecorded is for a replay, and here every problem is measured: leave it out"
+            )
+        return problems, asked.table
+    table, held = held_problems(template, problems, asked.table)
+    lacking = [str(problem) for problem in problems if problem not in held]
+    if lacking:
+        some = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else "")
+        told = f"{table.name} holds {len(held)} of the {len(problems)} problems of {asked.suite}; it lacks {some}"
+        if not asked.skip_unrecorded:
+            raise TableError(f"{told}: leave these out with --skip-unrecorded, or measure on a GPU")
+        _LOG.warning("left out: %s", told)
+    return held, table
 
 
 def _about(suite: str, engine: Engine, options: TuneOptions, problems: int) -> "SuiteInfo":

@@ -74,9 +74,7 @@ def make_engine(
         from tilescout.search.engines.ray import RayEngine, RayOptions
 
         return RayEngine(template, artifacts, RayOptions(cluster, gpus), options=options)
-    if device == "auto":
-        device = "cuda" if table is None and usable_gpus(template) else "replay"
-    if device == "replay":
+    if replays(template, device, table):
         from tilescout.search.engines.replay import ReplayEngine
 
         found = Table.read(table, {template.name: template}) if table else default_table(template, problem)
@@ -88,7 +86,13 @@ def make_engine(
     from tilescout.search.engines.local import LocalEngine
 
     all_gpus = [f"cuda:{number}" for number in range(len(visible_gpus()))]
-    return LocalEngine(template, artifacts, all_gpus[:gpus] if device == "cuda" else [device], options=options)
+    chosen = [device] if device.startswith("cuda:") else all_gpus[:gpus]
+    return LocalEngine(template, artifacts, chosen, options=options)
+
+
+def replays(template: KernelTemplate, device: str, table: Path | None) -> bool:
+    """Whether `make_engine` replays a table where no cluster measures; see there."""
+    return device == "replay" or (device == "auto" and (table is not None or not usable_gpus(template)))
 
 
 def check_objective(table: Table, objective: Objective | None) -> None:

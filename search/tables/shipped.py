@@ -56,6 +56,38 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     )
 
 
+def held_problems(
+    template: KernelTemplate, problems: Sequence[Problem], path: Path | None
+) -> tuple[Path, list[Problem]]:
+    """The table that replays several problems, and those of them that it holds.
+
+    Parameters
+    ----------
+    template, problems
+        What is replayed.
+    path
+        The table; None takes the shipped one that holds the most of the problems.
+
+    Raises
+    ------
+    TableError
+        If there is no such table, or it holds none of the problems.
+    """
+    named = {template.name: template}
+    cards = {each: Table.read_card(each, named) for each in (shipped_tables() if path is None else [path])}
+    held = {
+        each: [problem for problem in problems if problem in card.baselines]
+        for each, card in cards.items()
+        if card.space == template.name
+    }
+    if not any(held.values()):  # then each of these raises
+        if path is None:
+            default_table(template, problems[0])
+        else:
+            named_table(template, path).rows(problems[0])
+    return max(held.items(), key=lambda each: len(each[1]))
+
+
 def nearest(problem: Problem, among: Sequence[Problem]) -> Problem:
     """The problem whose sizes are nearest in ratio; one of the same types, layout and epilogue where there is one."""
 

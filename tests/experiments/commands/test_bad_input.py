@@ -50,6 +50,11 @@ def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) ->
     ("arguments", "advice"),
     [
         ((*TUNE, *PROBLEM, "--signature", "e4m3"), "--signature is for a suite: write types"),
+        ((*TUNE, *PROBLEM, "--skip-unrecorded"), "--skip-unrecorded is for a suite"),
+        (
+            ("tune", "gemm_sm90", "--device", "cuda", "--suite", "squares", "--skip-unrecorded"),
+            "--skip-unrecorded is for a replay, and here every problem is measured",
+        ),
         ((*TUNE, "--suite", "squares", "--first", "quack"), "--first is for one problem"),
         ((*TUNE, "--suite", "squares", "--storage", "studies"), "--storage is for one problem"),
         (
@@ -175,6 +180,15 @@ def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusa
         "no table of softmax_sm90 is shipped; name one with --table, or measure on a GPU; the shipped tables are of "
         "gemm_sm90 alone"
     )
+
+
+def test_a_suite_that_no_table_holds_is_told_which_table_holds_the_most_of_it(refusal: Refusal) -> None:
+    line = refusal(*TUNE, "--suite", "llama3-8b:decode")
+    assert "gemm_sm90-h200-bf16.parquet holds 4 of the 35 problems of llama3-8b:decode; it lacks 1x6144x4096" in line
+    assert line.endswith("and 27 more: leave these out with --skip-unrecorded, or measure on a GPU")
+    assert "no shipped table of gemm_sm90 holds 1x5120x1280:bf16" in refusal(*TUNE, "--suite", "out-of-sample")
+    e4m3 = str(next(path for path in shipped_tables() if "e4m3" in path.name))
+    assert "it holds nothing of 1x8x8:bf16, only" in refusal(*TUNE, "--suite", "odd", "--table", e4m3)
 
 
 def test_a_table_of_another_objective_is_told_which_one_it_holds(refusal: Refusal) -> None:

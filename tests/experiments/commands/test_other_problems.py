@@ -154,6 +154,27 @@ def test_a_suite_of_other_problems_is_refused_in_a_line(
     assert "expected ROWSxCOLUMNS" in done.stderr
 
 
+def test_what_the_table_lacks_is_named_and_left_out_where_that_is_asked_for(
+    table: Path, tmp_path: Path, run_command: Command, copy_store: Callable[[Path], str]
+) -> None:
+    copy_store(tmp_path / ".tilescout")
+    texts = ", ".join(f'"{text}"' for text in ("16x64", PROBLEMS[1], *(f"{rows}x64" for rows in range(32, 96, 16))))
+    (tmp_path / "rows.toml").write_text(f'title = "Rows"\nsource = "a test"\nproblems = [{texts}]\n')
+    command = ("tune", "softmax_sm90", "--suite", "rows.toml", "--table", table, "--sampler", "random", "--trials", "3")
+
+    refused = run_command(tmp_path, *command)
+    done = run_command(tmp_path, *command, "--skip-unrecorded", "--json", "result.json")
+
+    lacks = "softmax.parquet holds 1 of the 6 problems of rows.toml; it lacks 16x64:bf16, 32x64:bf16, 48x64:bf16, "
+    lacks += "64x64:bf16 and 1 more"
+    assert refused.returncode == 2
+    assert refused.stderr == f"tilescout: {lacks}: leave these out with --skip-unrecorded, or measure on a GPU\n"
+    assert done.returncode == 0, done.stderr
+    assert f"left out: {lacks}" in done.stderr.replace("\n", " ")
+    (study,) = json.loads((tmp_path / "result.json").read_text())
+    assert (study["problem"], study["trials"]) == (str(PROBLEMS[1]), 3)
+
+
 @pytest.mark.slow
 def test_a_model_of_them_is_evaluated_where_all_are_of_one_family(
     table: Path, tmp_path: Path, run_command: Command
