@@ -1,7 +1,6 @@
 """``tilescout tune`` as a person runs it: a process, a store, MLflow."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -85,20 +84,22 @@ def test_a_search_killed_at_any_moment_loses_nothing_that_was_finished(tmp_path:
     arguments = ["tune", "gemm_sm90", "--problem", PROBLEM, "--device", "replay", "--sampler", "random"]
     arguments += ["--trials", "150", "--json", "r.json", "--resume"]
     journal = tmp_path / ".tilescout" / "studies" / "gemm_sm90-4096x4096x4096-bf16-h200-replay-random-s0.journal"
-    moments = random.Random(0)
+    moments, whole = random.Random(0), 700 * 1000  # bytes of a whole journal, about
     finished: list[bytes] = []
+    ended: list[int] = []
     for _ in range(3):
         search = subprocess.Popen([COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
-        before = journal.stat().st_size if journal.exists() else 0
-        while search.poll() is None and (not journal.exists() or journal.stat().st_size <= before):
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.8))
-        os.kill(search.pid, signal.SIGKILL)
-        search.wait()
+        enough = (journal.stat().st_size if journal.exists() else 0) + moments.randrange(whole // 6)
+        while search.poll() is None and (not journal.exists() or journal.stat().st_size <= enough):
+            time.sleep(0.001)
+        search.kill()  # it has just ended by itself where this process had no core for seconds
+        ended.append(search.wait())
         written = journal.read_bytes()
         assert written.startswith(b"".join(finished))
         finished = written.splitlines(keepends=True)
 
+    assert ended[0] == -signal.SIGKILL
+    assert set(ended) <= {0, -signal.SIGKILL}
     run(tmp_path, *arguments)
 
     assert journal.read_bytes().startswith(b"".join(finished))
