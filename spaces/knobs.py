@@ -63,7 +63,7 @@ class Knob:
             If the knob can't have it.
         """
         if value not in self.values:
-            raise self._refusal(value)
+            raise self.refusal(value)
         return self.values.index(value)
 
     def parse(self, text: str) -> Value:
@@ -77,9 +77,10 @@ class Knob:
         for value in self.values:
             if str(value) == text:
                 return value
-        raise self._refusal(text)
+        raise self.refusal(text)
 
-    def _refusal(self, value: object) -> SpaceError:
+    def refusal(self, value: object) -> SpaceError:
+        """The error that says that the knob can't have a value."""
         given = str(value) if str(value).isprintable() else repr(value)
         return SpaceError(f"knob {self.name} can't be {given}, allowed are {self.allowed}")
 

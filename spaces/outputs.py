@@ -51,7 +51,9 @@ def has_keys(path: Path, *kinds: Collection[str]) -> bool:
     """Whether a file is a JSON object, or a list of such, with all keys of one of some kinds."""
     content = parse_json(read_regular(path, _LARGEST))
     records = content if isinstance(content, list) else [content]
-    return all(isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records)
+    return bool(records) and all(
+        isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records
+    )
 
 
 def is_matplotlib(path: Path) -> bool:

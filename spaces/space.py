@@ -141,12 +141,21 @@ class SearchSpace(Generic[P_co]):
 
     @staticmethod
     def codes_of(knobs: Sequence[Knob], rows: Sequence[Sequence[Value]]) -> NDArray[np.int16]:
-        """The codes, of shape [rows, knobs], of rows of knob values that the knobs can have."""
+        """The codes, of shape [rows, knobs], of rows of knob values.
+
+        Raises
+        ------
+        SpaceError
+            If a value is none of its knob's.
+        """
         columns = []
         for knob, column in zip(knobs, zip(*rows, strict=True), strict=True):
-            values = np.array(knob.values)
+            values, wanted = np.array(knob.values), np.array(column)
             order = np.argsort(values)
-            columns.append(order[np.searchsorted(values, np.array(column), sorter=order)])
+            codes = order[np.minimum(np.searchsorted(values, wanted, sorter=order), len(values) - 1)]
+            if len(others := wanted[values[codes] != wanted]):
+                raise knob.refusal(others[0])
+            columns.append(codes)
         return np.stack(columns, axis=1).astype(np.int16)
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import RLock, Timer
+from threading import RLock, Timer, current_thread
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.autotuning.cached import CachedCode
@@ -136,6 +136,7 @@ class Tuner:
                 self._failed = self._failed or one_line(error)
                 _LOG.warning("products that are not decided run the library's kernels: %s", self._failed)
             self._account(sightings, bundle)
+            self._wait_for_more()
             return bundle
 
     def _agreed(self, digest: str) -> Bundle:
@@ -158,12 +159,29 @@ class Tuner:
     def close(self) -> None:
         """End the compilers and the measuring process."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._stop_timer()
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+    def _wait_for_more(self) -> None:
+        """End them once nothing was asked for a while."""
+        if self._engine is not None:
+            self._stop_timer()
+            self._timer = Timer(self.options.idle, self._close_if_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _close_if_idle(self) -> None:
+        with self._lock:  # which whoever asks holds: then the timer was stopped while it waited here
+            idle = self._timer is current_thread()
+        if idle:
+            self.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _answer(self, sightings: Sequence[Sighting]) -> str:
         """Decide what can be decided; the digest of the bundle that then holds."""
@@ -178,7 +196,7 @@ class Tuner:
                     break
             if wanted and self.options.seconds:
                 self.store.leave_unfinished()
-            elif not wanted:
+            elif not wanted and self._left > 0 and not self._failed:
                 around = self._around(sightings, bundle, self.summary.tuned - before)
                 bundle = self._tuned(around, self._left * _FOR_OTHER_SIZES) or bundle
             return bundle.digest if bundle is not None else ""
@@ -253,13 +271,9 @@ class Tuner:
         return outcome
 
     def _started(self) -> Engine:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._engine is None:
             self._engine = self._open()
-        self._timer = Timer(self.options.idle, self.close)
-        self._timer.daemon = True
-        self._timer.start()
         return self._engine
 
     def _wanted(self, sightings: Sequence[Sighting], bundle: Bundle | None) -> list[GemmProblem]:

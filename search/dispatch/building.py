@@ -403,7 +403,7 @@ def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] 
     inner = [m for m in probes(options.most_rows, options.explored) if m not in {1, options.most_rows, *ends}]
     wanted = [1, options.most_rows, *ends, *spread(inner)]
     if known is None:
-        return wanted
+        return list(dict.fromkeys(wanted))  # of one row the first is the last
     there = np.array(sorted(m for m in known if m <= options.most_rows))
     if len(there) == 0:
         raise SpaceError(f"nothing was recorded of 1 to {options.most_rows} rows")

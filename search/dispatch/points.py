@@ -143,7 +143,10 @@ class Point:
         raced = tuple(map(int, record["raced"])) if "raced" in record else None
         if not {*(raced or ())} <= ratios.keys():
             raise ValueError("it says that kernels raced of which it has no ratio")
-        return cls(m, library_us, ratios, slower, failed, float(record["seconds"]), raced)
+        seconds = float(record["seconds"])
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"no point can have taken {seconds} s")
+        return cls(m, library_us, ratios, slower, failed, seconds, raced)
 
 
 Told = Literal["raced", "glanced", "timed"]

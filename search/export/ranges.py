@@ -195,7 +195,7 @@ class Lookup(Generic[Entry]):
     def __init__(self, ranges: Sequence[tuple[int, int, Entry | None]]) -> None:
         ends: list[int] = []
         entries: list[Entry | None] = []
-        reached = 0
+        reached = -1  # no rows at all are the library's, too: no kernel of ours is made for them
         for low, high, entry in ranges:
             if low > reached + 1:
                 ends.append(low - 1)

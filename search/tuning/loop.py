@@ -174,7 +174,7 @@ class _Loop:
                 return done
 
     def _take_account(self, first: int) -> None:
-        """Count what the studies from that one on have, and show what other tuners have finished since the last look."""
+        """Count what the studies from that one on have, and show what others have finished since the last look."""
         for lane in self._lanes[first:]:
             for record in lane.tuner.look()[0]:
                 lane.on_trial(record)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.outputs import publish, scratch_beside, sweep, write_whole
+from tilescout.spaces.outputs import has_keys, publish, scratch_beside, sweep, write_whole
 
 SLOW = """
 import os, sys, time
@@ -91,3 +91,15 @@ def test_a_link_that_leads_in_a_circle_is_told_and_stays(tmp_path: Path, name: s
         write_whole(tmp_path / name, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["loop"]
     assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_one"),
+    [('{"a": 1, "b": 2, "c": 3}', True), ('[{"a": 1, "b": 2}]', True), ("[]", False), ("{}", False), ('["a"]', False)],
+)
+def test_a_file_is_of_a_kind_that_has_its_keys_and_an_empty_list_is_of_none(
+    tmp_path: Path, content: str, is_one: bool
+) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    assert has_keys(path, ("x",), ("a", "b")) == is_one

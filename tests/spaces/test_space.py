@@ -375,3 +375,17 @@ def test_a_space_of_given_codes_holds_just_those() -> None:
     assert [listed.index(part[index]) for index in range(50)] == list(range(50))
     outside = next(index for index in range(len(whole)) if index not in chosen)
     assert whole[outside] not in listed
+
+
+@given(cases(), st.data())
+def test_rows_of_values_become_codes_and_a_value_that_a_knob_lacks_is_refused(case: Case, data: st.DataObject) -> None:
+    knobs = case.space.knobs
+    rows = data.draw(st.lists(st.tuples(*(st.sampled_from(knob.values) for knob in knobs)), min_size=1, max_size=5))
+    codes = SearchSpace.codes_of(knobs, rows)
+    assert [tuple(knob.values[code] for knob, code in zip(knobs, row, strict=True)) for row in codes] == rows
+    numbers = [at for at, knob in enumerate(knobs) if all(type(value) is int for value in knob.values)]
+    assume(numbers)
+    at = data.draw(st.sampled_from(numbers))
+    other = data.draw(st.integers(-1000, 1000).filter(lambda value: value not in knobs[at].values))
+    with pytest.raises(SpaceError, match=f"can't be {other}, allowed are"):
+        SearchSpace.codes_of(knobs, [*rows, (*rows[0][:at], other, *rows[0][at + 1 :])])

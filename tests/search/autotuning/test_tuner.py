@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -118,6 +119,45 @@ def test_an_unknown_size_is_tuned_at_powers_of_two_besides_the_nearest_first(
     assert {problem.n for problem in around} == {64}
     assert not tuner._around([Sighting((product,), dynamic=False)], bundle, tuned)
     assert not tuner._around([Sighting((product,), dynamic=True)], bundle, set()), "it was known before"
+
+
+def test_sizes_around_are_not_tuned_once_the_budget_is_spent(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, product, asked = make_tuner(), GemmProblem(40, 64, 64), list[Sequence[GemmProblem]]()
+
+    def spend(wanted: Sequence[GemmProblem], seconds: float) -> None:
+        asked.append(wanted)
+        tuner.summary.tuned.update(wanted)
+        tuner._left = -0.1
+
+    monkeypatch.setattr(tuner, "_tuned", spend)
+    monkeypatch.setattr(tuner, "_wanted", lambda sightings, bundle: [] if asked else [product])
+    tuner.decide([Sighting((product,), dynamic=True)])
+    assert asked == [[product]]
+
+
+def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_answer(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, closed = make_tuner(), Event()
+    engine: Any = SimpleNamespace(close=closed.set)
+    tuner._open = lambda: engine
+
+    def answer(sightings: Sequence[Sighting]) -> str:
+        assert tuner._started() is engine
+        assert tuner._timer is None  # however long it takes
+        return ""
+
+    monkeypatch.setattr(tuner, "_answer", answer)
+    tuner.decide(seen("64x64x64"))
+    assert tuner._timer is not None
+    assert tuner._timer.is_alive()
+    tuner._close_if_idle()  # as of a timer that was stopped too late
+    assert not closed.is_set()
+    tuner.options = replace(tuner.options, idle=0.01)
+    tuner.decide(seen("64x64x64"))
+    assert closed.wait(60)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan])

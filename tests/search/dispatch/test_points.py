@@ -150,6 +150,12 @@ def test_points_that_are_joined_or_replayed_say_of_no_kernel_without_a_ratio_tha
     assert Point.from_dict(part.to_dict()) == part
 
 
+@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
+def test_a_point_that_took_no_possible_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="can have taken"):
+        Point.from_dict({**Point(64, 10.0).to_dict(), "seconds": seconds})
+
+
 def replayed(point: Point) -> Recorded:
     template = find_template("gemm_sm90")
     device = find_device("h200")

@@ -311,27 +311,30 @@ def taken_over(tuner: SharingTuner, study: optuna.Study) -> bool:
 def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
     database: Database, study: optuna.Study, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    with Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator:
-        with tuner_of(database, study) as own, tuner_of(database, another(database, study)) as other:
-            study.sampler = make_sampler("random", evaluator.space, 0)
+    with (
+        Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator,
+        tuner_of(database, study) as own,
+        tuner_of(database, another(database, study)) as other,
+    ):
+        study.sampler = make_sampler("random", evaluator.space, 0)
 
-            def finish() -> None:
-                queue(other._study, int(SPACE.find(evaluator.space.codes[0])))
-                record_outcome(other._study, begin(other, other._study), measured())
+        def finish() -> None:
+            queue(other._study, int(SPACE.find(evaluator.space.codes[0])))
+            record_outcome(other._study, begin(other, other._study), measured())
 
-            def finish_and_list(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
-                monkeypatch.undo()
-                finish()
-                return finished_trials(study, space)
+        def finish_and_list(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
+            monkeypatch.undo()
+            finish()
+            return finished_trials(study, space)
 
-            own.look()
-            if when == "before the search":
-                finish()
-            else:
-                monkeypatch.setattr(loop, "finished_trials", finish_and_list)
-            shown: list[int] = []
-            loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
-            assert sorted(shown) == [0, 1, 2]
+        own.look()
+        if when == "before the search":
+            finish()
+        else:
+            monkeypatch.setattr(loop, "finished_trials", finish_and_list)
+        shown: list[int] = []
+        loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
+        assert sorted(shown) == [0, 1, 2]
 
 
 def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_path: Path) -> None:
