@@ -166,6 +166,10 @@ def run_command(command: click.Command) -> None:
         with suppress(OSError, ValueError):  # what is left of the output can't be written either, when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"can't write {error.filename or 'the output'}: {error.strerror}")
+    except MemoryError:
+        if run.debug:
+            raise
+        _fail("there is not enough memory: ask for less at a time, or use a machine that has more")
     except Exception as error:
         if run.debug or not place_of(error):
             raise

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 
+from tilescout.experiments.commands.cli import run_command
 from tilescout.search import Budget, tune
 
 COMMAND = str(Path(sys.executable).with_name("tilescout"))
@@ -74,3 +76,17 @@ def test_a_search_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_i
     resumed = search(storage=journal.parent, store=tmp_path, resume=True, mlflow=False)
     assert len(resumed.trials) == 60
     assert journal.read_bytes().startswith(before)
+
+
+def test_too_little_memory_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command
+    def ask_for_much() -> None:
+        bytearray(1 << 62)
+
+    monkeypatch.setattr(sys, "argv", ["tilescout"])
+    with pytest.raises(SystemExit) as ended:
+        run_command(ask_for_much)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.strip().endswith("ask for less at a time, or use a machine that has more")
