@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tests.search.engines.patient_engine import PatientEngine
 from tilescout.experiments.research.benchmarks import soak as benchmark
 from tilescout.experiments.research.faulty_kernels import EVERY, FAULTS, KNOWN_BY, FaultyKernels, fault_of
 from tilescout.experiments.research.records import Record
@@ -37,7 +38,7 @@ KNOWN = {
 """How a kernel of `plain_gemm` must end, by its fault."""
 
 
-class FewKernels(LocalEngine):
+class FewKernels(PatientEngine):
     """An engine of right kernels, and one with each of these faults."""
 
     def space(self, problem: Problem) -> SearchSpace:
@@ -50,7 +51,7 @@ class FewKernels(LocalEngine):
 @pytest.fixture(scope="module")
 def engine(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     protocol = ProtocolOptions(Objective.CHAIN, heating_us=1000.0)
-    options = LiveOptions(CompileOptions(processes=2, timeout=20), protocol, timeout=5)
+    options = LiveOptions(CompileOptions(processes=2), protocol, timeout=60)
     with FewKernels(plain_gemm.TEMPLATE, tmp_path_factory.mktemp("store"), ("cpu",), plain_gemm.HOST, options) as made:
         yield made
 

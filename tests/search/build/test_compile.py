@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -40,7 +41,7 @@ def open_pool(plain_gemm: ModuleType, store: ArtifactStore) -> Callable[..., Com
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -108,8 +109,10 @@ def test_compilers_that_hang_or_die_are_killed_and_replaced_and_their_siblings_u
     open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
 ) -> None:
     before = children()
-    with open_pool(CompileOptions(processes=2, timeout=3)) as pool:
-        hangs, dies = pool.submit(plain("compiler_hangs")), pool.submit(plain("compiler_aborts"))
+    with open_pool(replace(TWO, timeout=3)) as pool:
+        hangs = pool.submit(plain("compiler_hangs"))
+        pool.options = TWO  # of the others, which may be slow
+        dies = pool.submit(plain("compiler_aborts"))
         good = [pool.submit(plain(repeats=repeats)) for repeats in (1, 2, 4)]
         outcomes = [future.result() for future in good]
         hung, dead = hangs.result(), dies.result()
@@ -119,7 +122,7 @@ def test_compilers_that_hang_or_die_are_killed_and_replaced_and_their_siblings_u
     assert isinstance(dead, CompileFailure)
     assert not dead.timed_out
     assert dead.error == f"the compiler died with exit code {-signal.SIGABRT}"
-    assert 0 < dead.compile_seconds <= 3
+    assert 0 < dead.compile_seconds < TWO.timeout
     assert children() == before
     # Neither says that the configuration can't be compiled: both would be tried again.
     assert len([path for path in files(store) if path.name == "artifact.json"]) == 3
@@ -236,7 +239,7 @@ def test_a_kernel_that_nobody_wants_any_more_is_not_compiled(
         assert queued.cancel()
         assert begun.cancel()
 
-        assert isinstance(wanted.result(timeout=60), Artifact)
+        assert isinstance(wanted.result(timeout=120), Artifact)
 
     assert len([path for path in files(store) if path.name == "artifact.json"]) == 1
 
@@ -253,7 +256,7 @@ def test_what_is_only_likely_to_be_wanted_is_compiled_last_until_it_is_wanted(
         for name, future in zip(("likely", "joined", "wanted", "again"), [*likely, *wanted], strict=True):
             future.add_done_callback(lambda _, name=name: built.append(name))  # type: ignore[misc]
         begun.cancel()
-        assert all(isinstance(each.result(timeout=60), Artifact) for each in (*likely, *wanted))
+        assert all(isinstance(each.result(timeout=120), Artifact) for each in (*likely, *wanted))
         wait_until(lambda: len(built) == 4)
 
     assert built[0] == "wanted"
@@ -272,7 +275,7 @@ def test_a_killed_warm_process_costs_no_kernel_and_is_told_of(
         wait_until(lambda: not {warm, compiler} & children())
         hung.cancel()
 
-        assert isinstance(waiting.result(timeout=60), Artifact)
+        assert isinstance(waiting.result(timeout=120), Artifact)
     assert "the process that compilers are forked from ended with exit code -9: starting another" in caplog.messages
     assert children() == before
 
@@ -281,7 +284,7 @@ def test_a_warm_process_that_always_ends_is_not_started_for_ever(plain_gemm: Mod
     ended = f"ended with exit code {-signal.SIGABRT}, 3 times in a row"
 
     with CompilePool(plain_gemm.COLD, "bf16", "host", store, TWO) as pool, pytest.raises(BuildError, match=ended):
-        pool.submit(plain()).result(timeout=60)
+        pool.submit(plain()).result(timeout=120)
 
 
 def test_the_real_kernel_is_built_with_what_it_occupies(compiled_gemm: Artifact) -> None:

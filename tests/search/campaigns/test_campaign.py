@@ -201,7 +201,7 @@ def test_when_the_last_gpu_is_lost_the_campaign_says_so_and_goes_on_later(
 
 
 def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp_path: Path) -> None:
-    options = LiveOptions(CompileOptions(processes=1, timeout=30), ProtocolOptions(heating_us=1000.0), timeout=30)
+    options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
     problems = [GemmProblem(64, 64, 64), GemmProblem(32, 64, 32)]
     with LocalEngine(plain_gemm.TEMPLATE, tmp_path / "store", ["cpu"], plain_gemm.HOST, options) as engine:
         spaces = [engine.space(problem) for problem in problems]

@@ -21,7 +21,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
 OPTIONS = LiveOptions(
-    CompileOptions(processes=2, timeout=8), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=8
+    CompileOptions(processes=2, timeout=120), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=60
 )
 
 

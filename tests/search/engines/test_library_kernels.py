@@ -27,7 +27,7 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(48, 64, 40)
-OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
 
 
 @pytest.fixture(scope="module")

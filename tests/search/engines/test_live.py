@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.search.engines.patient_engine import PatientEngine
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import FEWEST, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, Objective, ProtocolOptions
+from tilescout.search.measure.worker import Job
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import Device, find_device
@@ -25,16 +28,18 @@ from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = GemmProblem(64, 64, 64)
 OPTIONS = LiveOptions(
-    CompileOptions(processes=2, timeout=4), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=8
+    CompileOptions(processes=2, timeout=120), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=60
 )
 
 Open = Callable[..., AbstractContextManager[Evaluator]]
 
 
 @contextmanager
-def opened(template: KernelTemplate, problem: GemmProblem, *arguments: Any) -> Iterator[Evaluator]:
+def opened(
+    template: KernelTemplate, problem: GemmProblem, *arguments: Any, kind: type[LocalEngine] = PatientEngine
+) -> Iterator[Evaluator]:
     """An evaluator of an engine of its own; the arguments are those of the engine."""
-    with LocalEngine(template, *arguments) as engine, Evaluator(engine, problem) as evaluator:
+    with kind(template, *arguments) as engine, Evaluator(engine, problem) as evaluator:
         yield evaluator
 
 
@@ -43,9 +48,11 @@ def open_live(plain_gemm: ModuleType, tmp_path: Path) -> Open:
     """A function: an evaluator of the plain GEMM on the host, to be closed by its user."""
 
     def open_live(
-        store: Path = tmp_path / "store", device: Device | None = plain_gemm.HOST, options: LiveOptions = OPTIONS
+        store: Path = tmp_path / "store",
+        device: Device | None = plain_gemm.HOST,
+        kind: type[LocalEngine] = PatientEngine,
     ) -> AbstractContextManager[Evaluator]:
-        return opened(plain_gemm.TEMPLATE, PROBLEM, store, ["cpu"], device, options)
+        return opened(plain_gemm.TEMPLATE, PROBLEM, store, ["cpu"], device, OPTIONS, kind=kind)
 
     return open_live
 
@@ -217,17 +224,30 @@ def no_child_is_left(children: Callable[[], set[int]]) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_child_is_left")
 @pytest.mark.parametrize("fault", ["endless", "compiler_hangs"])
-def test_closing_ends_what_hangs_at_once(open_live: Open, children: Callable[[], set[int]], fault: str) -> None:
-    patient = LiveOptions(CompileOptions(processes=2, timeout=600), OPTIONS.protocol, timeout=600)
-    with open_live(options=patient) as evaluator:
+def test_closing_ends_what_hangs_at_once(
+    open_live: Open, children: Callable[[], set[int]], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    measure, begun = MeasuringProcess.measure, list[Job]()
+
+    def watched(process: MeasuringProcess, job: Job) -> Measurement:
+        begun.append(job)
+        return measure(process, job)
+
+    monkeypatch.setattr(MeasuringProcess, "measure", watched)
+    with open_live(kind=LocalEngine) as evaluator:
         evaluator.submit(index(evaluator))
         assert [outcome.ok for _, outcome in evaluator.wait()] == [True]  # compilers and measuring process are up
+        before = children()
         for repeats in (1, 2, 4):
             evaluator.submit(index(evaluator, fault, repeats))
-        time.sleep(1)  # one is being tried, others wait behind it
+        deadline = time.monotonic() + 120
+        while len(begun) < 2 if fault == "endless" else len(children() - before) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.5)  # one is being tried, others wait behind it
         started = time.monotonic()
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30  # it has a minute, a compiler two
 
 
 @pytest.mark.usefixtures("no_child_is_left")

@@ -40,7 +40,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import complement_of, find_template
 
 PROBLEM, H200 = GemmProblem(32, 48, 40), find_device("h200")
-OPTIONS = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0), timeout=20)
+OPTIONS = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0), timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ class Late(Brief):
 
     def get_ready(self) -> None:
         if self.space.name == "scratch_gemm":
-            assert self.answered.wait(60)
+            assert self.answered.wait(120)
 
 
 def test_an_answer_waits_for_no_second_space_that_is_listed_ahead_and_not_wanted(
@@ -306,7 +306,7 @@ def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_
 
     def compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
         if spare == 1 and not happened:
-            assert second_ready.wait(20)  # it does not wait for the first one
+            assert second_ready.wait(120)  # it does not wait for the first one
         happened.append(evaluator.template.name)
         begin(evaluator, sampler, options)
 

@@ -45,7 +45,7 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.terminal import Console
 
-OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
 
 
 @pytest.fixture(scope="module")
