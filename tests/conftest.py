@@ -5,9 +5,11 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -79,6 +81,20 @@ def host_library(fake_cublaslt: ModuleType) -> Iterator[ModuleType]:
         patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
         patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
         yield fake_cublaslt
+
+
+@pytest.fixture(scope="session")
+def held_port() -> Callable[[], AbstractContextManager[int]]:
+    """A function: a port of this machine that a server can be told to listen at, and that nobody else is given."""
+
+    @contextmanager
+    def held_port() -> Iterator[int]:
+        with socket.socket() as holder:  # it does not listen, so that who names the port may, and allows that
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            yield holder.getsockname()[1]
+
+    return held_port
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from socket import socket
@@ -77,20 +78,24 @@ def test_a_comparison_on_several_processes(
     poisoned.survives(*compare, "--samplers", "random,kernel_tuner.random_sample", "--store", "store", codes=(0,))
 
 
-def test_the_ui(poisoned: "Scene", searched: Path) -> None:
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [TILESCOUT, "ui", "--store", searched / "store", "--port", port]
-    with subprocess.Popen(
-        list(map(str, command)), cwd=poisoned.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
+def test_the_ui(poisoned: "Scene", searched: Path, held_port: Callable[[], AbstractContextManager[int]]) -> None:
+    command = [str(TILESCOUT), "ui", "--store", str(searched / "store"), "--port"]
+    with (
+        held_port() as port,
+        subprocess.Popen(
+            [*command, str(port)],
+            cwd=poisoned.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as server,
+    ):
         deadline = time.monotonic() + 240
         while server.poll() is None and not _answers(port):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         server.send_signal(signal.SIGINT)
-        said, _ = server.communicate(timeout=60)
+        said, _ = server.communicate(timeout=120)
     poisoned.check(subprocess.CompletedProcess(command, server.returncode, said, ""), 0)
 
 

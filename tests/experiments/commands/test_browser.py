@@ -3,12 +3,12 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,13 @@ def study(
 
 
 @pytest.fixture(scope="module")
-def ui(study: tuple[Path, StudyResult, MlflowTracker]) -> Iterator[str]:
+def ui(
+    study: tuple[Path, StudyResult, MlflowTracker], held_port: Callable[[], AbstractContextManager[int]]
+) -> Iterator[str]:
     """The address of ``tilescout ui`` on the store."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("tilescout")), "ui", "--store", str(study[0]), "--port", str(port)]
+    command = [str(Path(sys.executable).with_name("tilescout")), "ui", "--store", str(study[0]), "--port"]
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+    with held_port() as port, subprocess.Popen([*command, str(port)], stderr=subprocess.DEVNULL) as server:
         try:
             deadline = time.monotonic() + PATIENCE / 1000
             while True:

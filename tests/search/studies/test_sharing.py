@@ -2,12 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -100,18 +100,24 @@ def measured(ratio: float = 1.0) -> Measurement:
 
 @pytest.fixture
 def mlflow_server(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held_port: Callable[[], AbstractContextManager[int]],
 ) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An MLflow server that keeps its runs in PostgreSQL: its address, and its process, which leads a group."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", postgres.format("mlflow")]
-    command += ["--artifacts-destination", str(tmp_path), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    command += ["--artifacts-destination", str(tmp_path), "--host", "127.0.0.1"]
+    command += ["--workers", "1", "--uvicorn-opts", "--log-level warning", "--port"]
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "NO_PROXY": "127.0.0.1"}
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    address = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(command, env=os.environ | quiet, start_new_session=True, stderr=subprocess.PIPE) as process:
+    with (
+        held_port() as port,
+        subprocess.Popen(
+            [*command, str(port)], env=os.environ | quiet, start_new_session=True, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        address = f"http://127.0.0.1:{port}"
         try:
             wait_for(lambda: answers(f"{address}/health"))
             yield address, process
