@@ -286,7 +286,7 @@ class PostgresServer:
         with self._files.with_suffix(".log").open("ab") as log:
             command = [self._programs / "postgres", *options]
             self._server = subprocess.Popen(command, stderr=log, cwd=self._files, **self._user)  # type: ignore[call-overload]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self._ask("SELECT 1", check=False):
             assert self._server.poll() is None, self._files.with_suffix(".log").read_text()
             assert time.monotonic() < deadline, "PostgreSQL does not answer"
@@ -295,12 +295,12 @@ class PostgresServer:
     def kill(self) -> None:
         """End it at once, as a crash does; what was committed is kept."""
         self._server.send_signal(signal.SIGQUIT)  # SIGKILL would leave its other processes
-        self._server.wait(30)
+        self._server.wait(60)
 
     def remove(self) -> None:
         """End it for good."""
         self._server.send_signal(signal.SIGINT)  # on SIGTERM it would wait for its clients
-        self._server.wait(30)
+        self._server.wait(60)
         shutil.rmtree(self._files, ignore_errors=True)
         self._files.with_suffix(".log").unlink(missing_ok=True)
 

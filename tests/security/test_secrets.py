@@ -114,12 +114,12 @@ def test_a_dead_server_is_told_within_ten_seconds(
             started[what] = start_command(forked_scene.folder, *search, f"--{what}", address, *replay)
         began = time.monotonic()
         for what, (process, printed) in started.items():
-            process.join(60)
+            process.join(120)
             done = subprocess.CompletedProcess(what, process.exitcode or 0, *(path.read_text() for path in printed))
             forked_scene.check(done, 2)
             assert "hunter2" not in done.stderr
             assert "tilescout: " in done.stderr.splitlines()[-1]
-        assert time.monotonic() - began < 30  # 10 s, and what a busy machine takes to start three
+        assert time.monotonic() - began < 60  # 10 s, and what a busy machine takes; none would be told in 100 s
 
 
 SERVERS = {

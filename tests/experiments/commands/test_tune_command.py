@@ -26,7 +26,7 @@ COMMAND = str(Path(sys.executable).with_name("tilescout"))
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command, and wait for what a process that it left alone still logs."""
     done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while list(folder.glob(".tilescout/studies/*.unlogged")) and time.monotonic() < deadline:
         time.sleep(0.1)
     return done

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from signal import ITIMER_REAL, SIGALRM, getitimer, getsignal
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any
@@ -39,9 +40,10 @@ def test_who_has_the_turn_is_alone(tmp_path: Path) -> None:
     with first.alone():
         follower = Thread(target=follow)
         follower.start()
+        follower.join(timeout=0.3)
         assert is_taken(tmp_path)
         order.append("first")
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert order == ["first", "second"]
     assert not is_taken(tmp_path)
 
@@ -50,15 +52,17 @@ def test_all_wait_until_the_last_has_compiled(tmp_path: Path) -> None:
     met: list[str] = []
 
     def meet(name: str) -> None:
-        Turns(tmp_path, 2, 10.0).meet(name)
+        Turns(tmp_path, 2, 200.0).meet(name)
         met.append(name)
 
     early = Thread(target=meet, args=("16",))
     early.start()
+    while not (tmp_path / "compiled-16").exists():
+        sleep(0.01)
     early.join(timeout=0.3)
     assert not met
     meet("64")
-    early.join(timeout=10)
+    early.join(timeout=60)
     assert sorted(met) == ["16", "64"]
 
 
@@ -115,9 +119,11 @@ def test_what_takes_longer_than_patience_is_ended_though_it_catches_errors(tmp_p
 
 
 def test_what_ends_within_patience_is_let_go_on(tmp_path: Path) -> None:
-    with Turns(tmp_path, 1, 0.2).within_patience():
-        pass
-    sleep(0.4)  # an alarm that was left would end the process
+    before = getsignal(SIGALRM)
+    with Turns(tmp_path, 1, 200.0).within_patience():
+        assert getitimer(ITIMER_REAL)[0] > 0
+    assert getitimer(ITIMER_REAL)[0] == 0  # an alarm that was left would end the process
+    assert getsignal(SIGALRM) is before
 
 
 def test_products_of_a_model_are_those_of_its_linear_layers() -> None:

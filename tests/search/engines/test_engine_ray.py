@@ -73,7 +73,7 @@ def engine(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
                 yield engine
         finally:
             ray.shutdown()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while rays() and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not rays()

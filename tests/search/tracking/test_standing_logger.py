@@ -101,7 +101,7 @@ def test_trials_are_logged_while_the_search_goes_on(store: str, tmp_path: Path) 
     def wait(trial: TrialRecord) -> None:
         """Until the study has its run, in the middle, and until some of its trials have theirs, at the end."""
         awaited = {5: before + 1, 11: before + 6}.get(trial.number, 0)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while runs() < awaited and time.monotonic() < deadline:
             time.sleep(0.1)
         reached.append(runs() >= awaited)
@@ -137,7 +137,7 @@ def test_where_the_process_has_to_start_the_search_does_not_wait_and_all_arrives
     assert [each.name for each in _marks(tmp_path)] == [f"{left.info.name}.unlogged"]
     assert unlogged(studies(tmp_path)) == {}  # it is under way
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while _marks(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not _marks(tmp_path)
@@ -156,7 +156,7 @@ def test_what_a_process_that_goes_on_alone_could_not_log_is_told_by_the_next_sea
     _kill()
     nowhere = "http://127.0.0.1:9"
     left = tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, mlflow=nowhere)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (told := unlogged(studies(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.2)
 

@@ -264,7 +264,7 @@ def test_logging_returns_at_once_while_the_store_is_locked(own_store: str) -> No
         before = time.perf_counter()
         for record in trials:
             log.log(record)
-        assert time.perf_counter() - before < 0.05
+        assert time.perf_counter() - before < 4  # SQLite would wait for 5 s for the lock
         time.sleep(0.5)
         assert children(own_store, log.run_id) == {}  # while it is locked: right behind that the writer may be first
         other.execute("ROLLBACK")
@@ -317,12 +317,12 @@ def test_a_run_that_a_server_makes_after_we_gave_up_on_it_is_no_second_one(
 
 
 def test_what_a_dead_store_did_not_take_is_named_after_a_bounded_time(own_store: str) -> None:
-    log = tracker(own_store, patience=0.6)
+    log = tracker(own_store, patience=3)
     rename_runs(own_store, "runs", "gone")
     before = time.perf_counter()
     with pytest.raises(TrackingError, match=r"trial 0, trial 1, the summary \(.*no such table: runs") as failure:
         log.finish(StudyResult(INFO, a_search(2), 1.0))
-    assert time.perf_counter() - before < 5
+    assert time.perf_counter() - before < 25  # the patience of others is 30 s
     assert failure.value.undelivered == ("trial 0", "trial 1", "the summary")
     log.close()  # has nothing left to say
 
@@ -438,7 +438,7 @@ def test_a_deleted_experiment_is_named_with_the_way_back(own_store: str) -> None
         tracker(own_store)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"

@@ -35,7 +35,7 @@ def test_what_is_logged_before_it_is_there_arrives_in_order() -> None:
     noted, may_be_made = Noted(), threading.Event()
 
     def make() -> Noted:
-        assert may_be_made.wait(30)
+        assert may_be_made.wait(120)
         return noted
 
     with LateTracker(make) as tracker:

@@ -97,7 +97,7 @@ class Slow(Noting):
         held: Future[Artifact | CompileFailure] = Future()
 
         def hold() -> None:
-            if self.measured.wait(30):
+            if self.measured.wait(120):
                 held.set_result(compiled.result())
 
         threading.Thread(target=hold).start()

@@ -90,7 +90,7 @@ class SlowToStart(ReplayEngine):
         future: Future[float] = Future()
 
         def set_up() -> None:
-            if self._ready.wait(30):
+            if self._ready.wait(120):
                 future.set_result(super(SlowToStart, self).prepare(gpu, problem).result())
             else:
                 future.set_exception(DeviceError("nothing was asked of the compilers"))

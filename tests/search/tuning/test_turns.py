@@ -116,13 +116,13 @@ def test_a_turn_that_was_asked_for_is_the_one_that_is_taken_and_goes_back_if_it_
 
 
 def test_a_turn_has_what_is_left_of_the_seconds() -> None:
-    turns = Turns(1, 1, Budget(gpu_seconds=5.0, seconds=60.0), slice=8)
+    turns = Turns(1, 1, Budget(gpu_seconds=5.0, seconds=600.0), slice=8)
     claim = Claim(8, 2.0, None)
     turns.give(0, turns.take(0, Claim(0, 0.0, None)), claim)
     left = turns.take(0, claim).budget(claim, whole=False)
     assert (left.trials, left.gpu_seconds) == (16, 5.0)
     assert left.seconds is not None
-    assert 50 < left.seconds <= 60
+    assert 500 < left.seconds <= 600
 
 
 def test_whoever_has_the_least_rank_of_those_that_wait_is_next_in_line() -> None:
@@ -137,12 +137,12 @@ def test_whoever_has_the_least_rank_of_those_that_wait_is_next_in_line() -> None
     with line.held(3, 0):
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(line._waiting) < len(ranks) and time.monotonic() < deadline:
             time.sleep(0.001)
         assert not begun
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
     assert begun == sorted(ranks)
 
