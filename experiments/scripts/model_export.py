@@ -76,10 +76,10 @@ def main(device: str, trials: int, sampler: str, out: Path, store: Path) -> None
                 progress=True,
             )
         except TableError as error:
-            print(f"{entry.problem} ({entry.label}) is left out: {error}")
+            print(f"{entry.problem} (module {entry.label}) is left out: {error}")
             continue
         results.append(result)
-        print(f"{entry.problem} ({entry.label}, {entry.count} a call): {result.info.provenance.description}")
+        print(f"{entry.problem} (module {entry.label}, {entry.count} a call): {result.info.provenance.description}")
     out.mkdir(parents=True, exist_ok=True)
     decided = read_outcomes([result.info.name for result in results], studies(store))
     bundle = make_bundle(decided.outcomes, ArtifactStore(artifacts(store)), out / "bundle")
