@@ -105,8 +105,18 @@ def cli(context: click.Context, debug: bool) -> None:
     To complete words with the tab key in bash, run eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)"; in zsh and fish
     put zsh_source or fish_source for bash_source.
     """
-    if debug and isinstance(context.obj, _Run):
-        context.obj.debug = True
+    if isinstance(context.obj, _Run):
+        context.obj.debug, context.obj.command = debug, context.invoked_subcommand or ""
+
+
+_GOES_ON = {
+    "tune": "tune --resume",
+    "compare": "compare --resume",
+    "collect": "the same command",
+    "compile": "the same command",
+    "evaluate-model": "the same command",
+}
+"""What goes on with a command that was interrupted, of those that keep what is finished."""
 
 
 @dataclass
@@ -117,9 +127,12 @@ class _Run:
     ----------
     debug
         Whether errors are shown with their traceback.
+    command
+        The name of the command, once it is known.
     """
 
     debug: bool = False
+    command: str = ""
 
 
 def main() -> None:
@@ -144,7 +157,9 @@ def run_command(command: click.Command) -> None:
             code = _main(command, run)
             sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
-        print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
+        again = _GOES_ON.get(run.command)
+        kept = f"; what is finished is kept, and {again} goes on with it" if again is not None else ""
+        print(f"tilescout: interrupted{kept}", file=sys.stderr)
         sys.exit(130)
     except NoArgsIsHelpError as error:
         click.echo(error.format_message())
