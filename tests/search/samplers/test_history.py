@@ -1,4 +1,4 @@
-"""What the guided search makes of a study's trials."""
+"""The trials of a study as the guided search sees them: which count, and which were given."""
 
 import numpy as np
 import optuna

@@ -1,4 +1,4 @@
-"""What a search from a portfolio has compiled ahead: the model's best of what is not stored."""
+"""Kernels that a search from a portfolio has compiled ahead: the model's best of those that are not stored."""
 
 import numpy as np
 import optuna
