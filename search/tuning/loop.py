@@ -27,10 +27,11 @@ from tilescout.search.studies.trials import (
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.space import SearchSpace
 
-LIKELY = 8
-"""Kernels of each space that are compiled ahead once a search that finds kernels of the stock waits for a compiler.
-Replayed by models that had not seen the shapes, 52 of the 58 kernels that 14 searches of two spaces had compiled later
-were among them (2026-11-27, `experiments/results/wall-time.md`)."""
+LIKELY = 6
+"""Kernels of each of two spaces that are compiled ahead once a search that finds kernels of the stock waits for a
+compiler. Replayed by models that had not seen the shapes, 48 of the 58 kernels that 14 such searches had compiled later
+were among them, 52 with 8 of each. In one space it would have been 48 of the 103 of 72 searches, for 426 kernels
+(2026-11-27, `experiments/results/wall-time.md`)."""
 
 
 class Loop(Protocol):
@@ -286,8 +287,11 @@ class _Loop:
     def _compile_ahead(self) -> None:
         """Have what may be next compiled with the first trial whose kernel is not stored, though others are.
 
-        Outcomes are told in the order of the proposals. So what is proposed behind it would be compiled only later.
+        Outcomes are told in the order of the proposals. So what is proposed behind it would be compiled only later. A
+        search of one space has little compiled that could be foreseen.
         """
+        if len(self._lanes) == 1:
+            return
         for at, index in self._in_flight:
             lane = self._lanes[at]
             if at in self._ahead or lane.sampler is None or not lane.sampler.waits_for_compiler(index):

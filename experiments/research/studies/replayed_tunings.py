@@ -8,8 +8,8 @@ hold are searched in both, and a regret is to the best that is recorded in eithe
 searched in that space alone. Each is done with nothing in the store, and with the kernels of the templates' stock that
 the tables have for the problem, as ``tilescout compile --portfolio`` compiles it; that was chosen on the same tables.
 A search ends by itself, as a live one does. The figures tell how many lose to the library's best kernel, after some
-trials and in the end, where the table has its time. From a portfolio a search has kernels compiled ahead, once it waits
-for the first compiler: the figures tell how many there were of these, how many trials behind that had their kernels
+trials and in the end, where the table has its time. From a portfolio a search of both has kernels compiled ahead, once
+it waits for the first compiler: the figures tell how many there were of these, how many trials behind that had their kernels
 compiled, and for how many that had been done ahead.
 """
 
