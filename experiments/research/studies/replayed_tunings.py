@@ -9,8 +9,8 @@ searched in that space alone. Each is done with nothing in the store, and with t
 the tables have for the problem, as ``tilescout compile --portfolio`` compiles it; that was chosen on the same tables.
 A search ends by itself, as a live one does. The figures tell how many lose to the library's best kernel, after some
 trials and in the end, where the table has its time. From a portfolio a search of both has kernels compiled ahead, once
-it waits for the first compiler: the figures tell how many there were of these, how many trials behind that had their kernels
-compiled, and for how many that had been done ahead.
+it waits for the first compiler: the figures tell how many there were of these, how many trials behind that had their
+kernels compiled, and for how many that had been done ahead.
 """
 
 from collections.abc import Sequence
