@@ -223,14 +223,14 @@ def test_a_race_is_read_back_as_it_was_found(search: Search, tmp_path: Path) -> 
 
 def test_what_a_race_makes_of_its_rounds_is_not_the_gpus_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*arguments: Any) -> Race:
-        time.sleep(0.5)
+        time.sleep(2)
         return run_race(*arguments)
 
     monkeypatch.setattr(race, "run_race", slow)
     result, _ = search("random")
 
     assert result.race is not None
-    assert 0 < result.race.gpu_seconds < 0.5
+    assert 0 < result.race.gpu_seconds < 2
     assert result.account["race"] == result.race.gpu_seconds
 
 
