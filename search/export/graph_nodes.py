@@ -33,7 +33,9 @@ class Report:
 def call(graph: "Graph", target: Any, *args: Any, **kwargs: Any) -> "Node":
     """A new node, with the fake tensor that its operator makes of those of its arguments."""
     made = graph.call_function(target, args, kwargs)
-    mode = torch_hooks.DETECT_FAKE_MODE.find()([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
+    # Its own arguments tell the mode too: to ask all weights of a large model for each node takes seconds.
+    given = made.all_input_nodes or graph.find_nodes(op="placeholder")
+    mode = torch_hooks.DETECT_FAKE_MODE.find()([node.meta.get("val") for node in given])
     assert mode is not None
     with mode:
         made.meta["val"] = target(*values(args), **kwargs)

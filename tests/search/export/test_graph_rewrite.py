@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._guards import detect_fake_mode
 from torch._inductor import ir
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
@@ -95,6 +96,31 @@ def test_the_new_graph_has_the_shapes_and_strides_of_the_old(bundle: Bundle, mod
             if node.op == "call_function":
                 fresh = node.meta["val"]
                 assert (fresh.shape, fresh.stride()) == (recorded[node.name].shape, recorded[node.name].stride())
+
+
+@pytest.mark.usefixtures("mode")
+def test_how_long_a_replacement_takes_does_not_depend_on_the_other_weights(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for each new node is quadratic in the layers of a model, if all its weights are."""
+
+    def deep(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.stack([layer(x, weight).sum() for weight in weights])
+
+    def asked_of(count: int) -> int:
+        asked: list[object] = []
+
+        def counted(given: list[object]) -> object:
+            asked.extend(given)
+            return detect_fake_mode(given)
+
+        graph = traced(deep, (4096, 4104), *[(1024, 4104)] * count)
+        with monkeypatch.context() as patch:
+            patch.setattr("torch._guards.detect_fake_mode", counted)
+            assert replaced(graph, bundle).replaced.total() == count
+        return len(asked)
+
+    assert asked_of(16) <= 8 * asked_of(2)
 
 
 def test_inductor_gives_our_operator_the_strides_that_were_matched(
