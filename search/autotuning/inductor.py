@@ -76,16 +76,24 @@ class TuningPass(ReplacingPass):
         return type(self)(self.tuner, before)
 
     def rewrite(self, graph: "Graph") -> None:
+        try:
+            self._rewrite(graph)
+        except Exception as error:  # of a model that nobody foresaw, which compiles without us
+            known = isinstance(error, TilescoutError)
+            reason = one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
+            _LOG.warning("a graph was left to the library, in whole or in part: %s", reason, exc_info=not known)
+            self.tuner.summary.failed.append(reason)
+            graph.eliminate_dead_code()  # what was to be put into the place of others
+
+    def _rewrite(self, graph: "Graph") -> None:
         if self.tuner.options.keys_in_place:
             self.tuner.summary.in_place += read_in_place(graph)
-        bundle = self.tuner.decide(find_products(graph, self.tuner.device.arch))
+        products, others = find_products(graph, self.tuner.device.arch)
+        self.tuner.summary.others.update(others)
+        bundle = self.tuner.decide(products)
         if bundle is None:
             return
-        try:
-            register(bundle)
-        except TilescoutError as error:
-            _LOG.warning("this graph runs the library's kernels: %s", one_line(error))
-            return
+        register(bundle)
         replace_products(graph, bundle, self.report)
         if self.tuner.options.side_by_side:
             join_products(graph, bundle)

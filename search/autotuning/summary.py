@@ -24,6 +24,11 @@ class Summary:
         The products that were decided in this process; the others were known.
     undecided
         Why a product was not decided; it runs the library's kernel.
+    others
+        How many more matrix products there are, by their operators, of types, layouts or sizes that no kernel is tuned
+        for.
+    failed
+        Why a graph was left to the library, in whole or in part, whatever was decided about its products.
     in_place
         Of each attention that reads keys and values in place, the bytes that are not copied any more for heads that
         share them.
@@ -39,6 +44,8 @@ class Summary:
     decisions: dict[GemmProblem, Decision] = field(default_factory=dict)
     tuned: set[GemmProblem] = field(default_factory=set)
     undecided: dict[GemmProblem, str] = field(default_factory=dict)
+    others: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
     in_place: list[int] = field(default_factory=list)
     seconds: float = 0.0
     inactive: str = ""
@@ -70,34 +77,51 @@ class Summary:
     def __str__(self) -> str:
         if self.inactive:
             return f"tilescout: nothing is tuned: {self.inactive}"
-        if not self.met:
-            return self._of_cache()
+        if not self.met and (told := self._of_cache()):
+            return told
+        if not self._compiled() and not self._beside():
+            rest = ", and no code of TorchInductor's cache runs tuned kernels" if self.cached is not None else ""
+            return f"tilescout: no matrix product was compiled{rest}"
         tuned = [problem for problem in self.met if self._choice(problem) not in (None, Choice.LIBRARY)]
-        count = f"{sum(self.met[problem] for problem in tuned)} of {self.met.total()} matrix products"
+        count = f"{sum(self.met[problem] for problem in tuned)} of {self._compiled()} matrix products"
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
         head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
-        copied = f"{sum(self.in_place) / 1e6:.1f} MB a call are not copied"
-        heads = [f"{len(self.in_place)} × attention: shared keys and values are read in place, {copied}"] * bool(
-            self.in_place
+        return "\n".join(
+            [head, *(f"  {line}" for line in (*self._beside(), *self._lines(rows), *self._lines_of_others()))]
         )
-        return "\n".join([head, *(f"  {line}" for line in (*heads, *self._lines(rows)))])
+
+    def _compiled(self) -> int:
+        """How many matrix products were compiled."""
+        return self.met.total() + self.others.total()
+
+    def _beside(self) -> list[str]:
+        """Lines about graphs, beside those of their products."""
+        found = [f"a graph was left to the library, in whole or in part: {reason}" for reason in self.failed]
+        if self.in_place:
+            copied = f"{sum(self.in_place) / 1e6:.1f} MB a call are not copied"
+            found.append(f"{len(self.in_place)} × attention: shared keys and values are read in place, {copied}")
+        return found
+
+    def _lines_of_others(self) -> Iterable[str]:
+        for name, count in sorted(self.others.items()):
+            yield f"{count} × {name}: library's, of types, layouts or sizes that nothing is tuned for"
 
     def _of_cache(self) -> str:
-        """The account of a process that compiled nothing."""
-        head = "tilescout: no matrix product was compiled"
-        if self.cached is None:
-            return head
-        met, decisions = self.cached.products()
-        rest = self.cached.of_any_rows()
+        """The account of a process whose tuned kernels are all those of cached code; empty if there are none."""
+        met, decisions = self.cached.products() if self.cached is not None else (Counter(), {})
+        rest = self.cached.of_any_rows() if self.cached is not None else Counter()
         if not met and not rest:
-            return f"{head}, and no code of TorchInductor's cache runs tuned kernels"
+            return ""
         known = Summary(met, decisions)
         lines = known._lines(sorted(met, key=lambda problem: (-known._gain_us(problem), problem)))
         any_rows = (f"{count} × {family}: by the rows of each call" for family, count in rest.items())
         count = f"{met.total() + rest.total()} of TorchInductor's cached code run tuned kernels"
-        head = f"{head}: {count}; expected gain {known.gain_us:.1f} µs a call"
-        return "\n".join([head, *(f"  {line}" for line in (*lines, *any_rows))])
+        compiled = f"{self._compiled() or 'no'} matrix product{'s were' if self._compiled() > 1 else ' was'} compiled"
+        head = f"tilescout: {compiled}: {count}; expected gain {known.gain_us:.1f} µs a call"
+        return "\n".join(
+            [head, *(f"  {line}" for line in (*self._beside(), *lines, *any_rows, *self._lines_of_others()))]
+        )
 
     def _choice(self, problem: GemmProblem) -> Choice | None:
         return self.decisions[problem].choice if problem in self.decisions else None

@@ -4,6 +4,7 @@ Works on the graphs that TorchInductor lowers: functional, with a fake tensor in
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,7 +15,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
 from tilescout.search.export.graph_nodes import Report, call, inherit, transposed, values
-from tilescout.search.export.grouped.rewrite import replace_grouped
+from tilescout.search.export.grouped.rewrite import GROUPED, grouped_nodes, replace_grouped
 from tilescout.search.export.inductor_lowering import register as register_lowering
 from tilescout.search.export.loaded_kernels import device_type, name_of, strides_of
 from tilescout.search.export.ranges import family
@@ -37,7 +38,7 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
             product = match(node)
             problems = _problems(product, bundle.arch, activations) if product is not None else []
             if product is None or not problems:
-                report.unknown[target.name().removeprefix("aten::")] += 1
+                report.unknown[_name(target)] += 1
                 continue
             static = isinstance(product.a.meta["val"].shape[-2], int)
             known = [choice for problem, _ in problems if (choice := bundle.choice(problem)) is not None]
@@ -73,31 +74,44 @@ class Sighting:
     dynamic: bool
 
 
-def find_products(graph: "Graph", arch: str, activations: Sequence[str] = ACTIVATIONS) -> list[Sighting]:
-    """The matrix products of a graph that kernels for a target could compute, in no particular order.
+def find_products(
+    graph: "Graph", arch: str, activations: Sequence[str] = ACTIVATIONS
+) -> tuple[list[Sighting], Counter[str]]:
+    """The matrix products of a graph, in no particular order; it stays as it is.
 
     Parameters
     ----------
     graph
-        The graph; it stays as it is.
+        The graph.
     arch
         The compiler's target.
     activations
         Those that kernels can fuse.
+
+    Returns
+    -------
+    tuple
+        The products that kernels for the target could compute, and how many others there are of each operator.
     """
-    found = []
+    found, others = [], Counter({GROUPED: len(grouped_nodes(graph))})
+    plus_matrix = aten().baddbmm.default
+    others[_name(plus_matrix)] += len(graph.find_nodes(op="call_function", target=plus_matrix))
     for target, match in _matchers().items():
         for node in graph.find_nodes(op="call_function", target=target):
             product = match(node)
             problems = _problems(product, arch, activations) if product is not None else []
-            if product is None or not problems:
+            m = product.a.meta["val"].shape[-2] if product is not None and problems else None
+            traced = m if m is None or isinstance(m, int) else torch_hooks.size_hint(m)
+            if traced is None:
+                others[_name(target)] += 1
                 continue
-            m = product.a.meta["val"].shape[-2]
-            traced = m if isinstance(m, int) else torch_hooks.size_hint(m)
-            if traced is not None:
-                sizes = [replace(problem, m=traced) for problem, _ in problems]
-                found.append(Sighting(tuple(dict.fromkeys(sizes)), not isinstance(m, int)))
-    return found
+            sizes = [replace(problem, m=traced) for problem, _ in problems]
+            found.append(Sighting(tuple(dict.fromkeys(sizes)), not isinstance(m, int)))
+    return found, +others
+
+
+def _name(operator: "torch._ops.OpOverload") -> str:
+    return str(operator.name()).removeprefix("aten::")
 
 
 @cache
@@ -146,12 +160,13 @@ def _problems(product: Product, arch: str, activations: Sequence[str]) -> Sequen
     n, batch = b.shape[-1], batches[0] if batches else 1
     if not all(isinstance(size, int) for size in (batch, n, k)):
         return []
+    turned = b.transpose(-2, -1)
     layouts = [
         along_a + along_b
         for along_a in "km"
-        for along_b in "kn"
         if _has_strides(a, strides_of(m, k, along_a == "m"))
-        and _has_strides(b.transpose(-2, -1), strides_of(n, k, along_b == "n"))
+        for along_b in "kn"
+        if _has_strides(turned, strides_of(n, k, along_b == "n"))
     ]
     sizes = m if isinstance(m, int) else 1, n, k, batch
     found = []

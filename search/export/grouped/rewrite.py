@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import Graph, Node
 
+GROUPED = "_grouped_mm"
+"""The operator, among those of ``torch.ops.aten``."""
+
 
 @dataclass(frozen=True)
 class GroupedProduct:
@@ -67,10 +70,10 @@ class GroupedProduct:
 def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
     """Put our operator in the place of every grouped product that the bundle decided for a kernel."""
     decided = {grouped_family(each.problem): each for each in bundle.grouped}
-    for node in _nodes(graph):
+    for node in grouped_nodes(graph):
         product = match(node, bundle.arch)
         if product is None:
-            report.unknown["_grouped_mm"] += 1
+            report.unknown[GROUPED] += 1
             continue
         for longer in (with_swiglu(product), with_scale(product)):
             fused = None if longer is None else decided.get(grouped_family(longer.problem))
@@ -100,11 +103,12 @@ def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
 
 def find_grouped_products(graph: "Graph", arch: str) -> list[GroupedProduct]:
     """The grouped products of a graph that kernels for a target could compute; the graph stays as it is."""
-    return [product for node in _nodes(graph) if (product := match(node, arch)) is not None]
+    return [product for node in grouped_nodes(graph) if (product := match(node, arch)) is not None]
 
 
-def _nodes(graph: "Graph") -> "list[Node]":
-    packet = getattr(aten(), "_grouped_mm", None)  # what has no such operator has no such node
+def grouped_nodes(graph: "Graph") -> "list[Node]":
+    """The nodes of a graph that are torch's grouped products."""
+    packet = getattr(aten(), GROUPED, None)  # what has no such operator has no such node
     return [] if packet is None else list(graph.find_nodes(op="call_function", target=packet.default))
 
 

@@ -16,8 +16,9 @@ from torch._inductor.codecache import PyCodeCache
 from tilescout.search import autotune
 from tilescout.search.autotuning.inductor import TuningPass, backend
 from tilescout.search.autotuning.tuner import Tuner
-from tilescout.search.export import loaded_kernels
+from tilescout.search.export import graph_rewrite, loaded_kernels
 from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.epilogues import Product
 from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
@@ -72,6 +73,54 @@ def test_shared_keys_are_read_in_place_and_told(make_tuner: MakeTuner) -> None:
         close(torch.compile(attend)(rows(1)), attend(rows(1)))
     assert tuner.summary.in_place == [4 * 24 * 16 * 2]  # bytes of one copy, which is both
     assert "1 × attention: shared keys and values are read in place" in str(tuner.summary)
+
+
+def test_products_that_nothing_is_tuned_for_are_told(make_tuner: MakeTuner, decide_for: Callable[..., Bundle]) -> None:
+    def mixed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        scores = torch.baddbmm(x[None].float(), x[None].float(), w[None].float())
+        return (x @ w.t()).float().tanh() * (x.float() @ w.float()).tanh() * scores[0].tanh()
+
+    decide_for(("64x64x64",))
+    tuner = make_tuner(seconds=0.0)
+    with in_force(TuningPass(tuner)), torch.no_grad():
+        close(torch.compile(mixed)(rows(64), rows(64)), mixed(rows(64), rows(64)))
+        assert tuner.summary.others == {"mm": 1, "baddbmm": 1}
+        head, _, *lines = str(tuner.summary).splitlines()
+        assert "1 of 3 matrix products run tuned kernels" in head
+        assert lines == [
+            f"  1 × {name}: library's, of types, layouts or sizes that nothing is tuned for"
+            for name in ("baddbmm", "mm")
+        ]
+        tuner = make_tuner(seconds=0.0)
+    with in_force(TuningPass(tuner)), torch.no_grad():
+        torch.compile(lambda x: x @ x)(torch.ones(8, 8))
+    assert "0 of 1 matrix products run tuned kernels" in str(tuner.summary)
+
+
+def test_a_model_that_breaks_the_pass_compiles_as_without_it(
+    make_tuner: MakeTuner,
+    decide_for: Callable[..., Bundle],
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given, alpha = [], graph_rewrite._alpha
+
+    def fails_on_the_second(graph: torch.fx.Graph, product: Product) -> torch.fx.Node | None:
+        given.append(product)
+        if len(given) == 2:
+            raise KeyError("val")
+        return alpha(graph, product)
+
+    monkeypatch.setattr(graph_rewrite, "_alpha", fails_on_the_second)
+    bundle, tuner, plain = decide_for(("64x64x64",)), make_tuner(), model()
+    before = calls(bundle)
+    with in_force(TuningPass(tuner)), torch.no_grad():
+        close(torch.compile(plain)(rows(64)), plain(rows(64)))
+    assert calls(bundle) == before + 1
+    told = "a graph was left to the library, in whole or in part: KeyError: 'val'"
+    assert told in caplog.text
+    assert told in str(tuner.summary)
 
 
 def test_a_dynamic_size_is_decided_as_it_was_traced(

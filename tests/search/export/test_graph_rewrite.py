@@ -102,7 +102,7 @@ def test_the_new_graph_has_the_shapes_and_strides_of_the_old(bundle: Bundle, mod
 def test_how_long_a_replacement_takes_does_not_depend_on_the_other_weights(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked for each new node is quadratic in the layers of a model, if all its weights are."""
+    """Each new node asks tensors for their mode: if it asked all weights, that would be quadratic in the layers."""
 
     def deep(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         return torch.stack([layer(x, weight).sum() for weight in weights])
