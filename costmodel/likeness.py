@@ -36,4 +36,4 @@ class Likeness:
 
     def points(self, features: Features) -> Floats:
         """Points of shape [configurations, coordinates], also of another problem's configurations."""
-        return np.asarray((features.values[:, self.kept] - self.least) / self.span)
+        return np.asarray((np.ascontiguousarray(features.values[:, self.kept]) - self.least) / self.span)

@@ -101,7 +101,8 @@ class Networks:
 
         def forward(start: int) -> None:
             rows = slice(start, start + ROWS)
-            inputs = np.clip((features.values[rows] - self.centre) / self.scale, -REACH, REACH)
+            values = np.ascontiguousarray(features.values[rows])  # the last bits of a product depend on the order
+            inputs = np.clip((values - self.centre) / self.scale, -REACH, REACH)
             for member, layers in enumerate(self.members):
                 said[member, rows] = _forward(layers, inputs)
 
@@ -131,12 +132,13 @@ class RankingModel(EnsembleModel):
     def grow(self, samples: Sequence[Sample], draft: bool = False) -> Networks:
         options = self.options
         samples = [sample for sample in samples if not sample.censored.all()]
-        values = np.concatenate([sample.features.values for sample in samples])
+        features = [np.ascontiguousarray(sample.features.values) for sample in samples]
+        values = np.concatenate(features)
         centre, scale = values.mean(axis=0), values.std(axis=0)
         scale[scale == 0] = 1.0
         names = samples[0].features.names
         constants = calibrate_from(samples, options.handful, options.seed)
-        inputs = [np.clip((s.features.values - centre) / scale, -REACH, REACH) for s in samples]
+        inputs = [np.clip((each - centre) / scale, -REACH, REACH) for each in features]
         bases = [log_base(s.features, constants) for s in samples]
         members = range(1 if draft else options.members)
         layers = [_train(samples, inputs, bases, options, options.seed + member) for member in members]

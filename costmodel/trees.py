@@ -58,7 +58,7 @@ class Forest:
         array
             Of shape [trees, rows].
         """
-        values = np.ascontiguousarray(values, dtype=np.float32)
+        values = np.asarray(values, dtype=np.float32)
         said = np.empty((len(self), len(values)), dtype=np.float32)
         if not len(values):
             return said
