@@ -90,7 +90,7 @@ class TuningPass(ReplacingPass):
             self.tuner.summary.in_place += read_in_place(graph)
         products, others = find_products(graph, self.tuner.device.arch)
         self.tuner.summary.others.update(others)
-        bundle = self.tuner.decide(products)
+        bundle = self.tuner.decide(products) if products else None
         if bundle is None:
             return
         register(bundle)

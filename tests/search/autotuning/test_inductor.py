@@ -20,6 +20,7 @@ from tilescout.search.export import graph_rewrite, loaded_kernels
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.epilogues import Product
 from tilescout.search.export.generated_calls import bind
+from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
 from tilescout.spaces.gemm import GemmProblem
@@ -95,6 +96,20 @@ def test_products_that_nothing_is_tuned_for_are_told(make_tuner: MakeTuner, deci
     with in_force(TuningPass(tuner)), torch.no_grad():
         torch.compile(lambda x: x @ x)(torch.ones(8, 8))
     assert "0 of 1 matrix products run tuned kernels" in str(tuner.summary)
+
+
+def test_a_graph_without_products_asks_for_no_decision(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_for(("64x64x64",))
+    tuner = make_tuner()
+    asked: list[list[Sighting]] = []
+    monkeypatch.setattr(tuner, "decide", asked.append)
+    with in_force(TuningPass(tuner)), torch.no_grad():
+        torch.compile(torch.relu)(rows(64))
+        assert not asked
+        torch.compile(model(), dynamic=False)(rows(64))
+    assert [len(products) for products in asked] == [2]
 
 
 def test_a_model_that_breaks_the_pass_compiles_as_without_it(

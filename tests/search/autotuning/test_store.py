@@ -27,6 +27,19 @@ def test_every_bundle_holds_what_was_known_before_and_stays(
     assert sorted(path.name for path in store.bundles.iterdir()) == sorted([first.digest, second.digest])
 
 
+def test_a_bundle_is_read_once_however_many_graphs_ask_for_it(
+    store: EvidenceStore, decide_for: Callable[..., Bundle]
+) -> None:
+    first = decide_for(("64x64x64",))
+    read = store.bundle(first.digest)
+    assert read is not None
+    assert store.bundle(first.digest) is read
+    second = decide_for(("32x64x64",))
+    found = store.bundle(second.digest)
+    assert found is not None
+    assert set(found.by_problem) == {GemmProblem(64, 64, 64), GemmProblem(32, 64, 64)}
+
+
 def test_settings_share_nothing(tmp_path: Path, store: EvidenceStore, plain_gemm: ModuleType) -> None:
     other = EvidenceStore(tmp_path / "evidence", {"gpu": "another"}, plain_gemm.TEMPLATE)
     assert other.folder != store.folder
