@@ -76,6 +76,7 @@ class TuningPass(ReplacingPass):
         return type(self)(self.tuner, before)
 
     def rewrite(self, graph: "Graph") -> None:
+        before = set(graph.nodes)
         try:
             self._rewrite(graph)
         except Exception as error:  # of a model that nobody foresaw, which compiles without us
@@ -83,7 +84,9 @@ class TuningPass(ReplacingPass):
             reason = one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
             _LOG.warning("a graph was left to the library, in whole or in part: %s", reason, exc_info=not known)
             self.tuner.summary.failed.append(reason)
-            graph.eliminate_dead_code()  # what was to be put into the place of others
+            for node in reversed(list(graph.nodes)):  # what was to be put into the place of others, half made
+                if node not in before and not node.users:
+                    graph.erase_node(node)
 
     def _rewrite(self, graph: "Graph") -> None:
         if self.tuner.options.keys_in_place:
