@@ -185,10 +185,6 @@ class SpaceSampler(BaseSampler, ABC):
         """Whether a configuration's kernel is to be compiled, though those that may be the best are stored."""
         return False
 
-    def waits_for_compiler(self, index: int) -> bool:
-        """Whether a proposal's kernel is compiled from then on, though the store has kernels of the stock."""
-        return False
-
     def get_ready(self) -> None:
         """Compute what depends on no outcome, when a search begins; most samplers have nothing of it."""
 
@@ -217,21 +213,6 @@ class SpaceSampler(BaseSampler, ABC):
             Most proposals; there are fewer where the search would end.
         """
         return iter(())
-
-    def likely(self, study: optuna.Study, count: int) -> Sequence[int]:
-        """Indices that a study may be proposed before long, and whose kernels are to be compiled; none by default.
-
-        They are compiled while the GPU would wait for the kernel of a trial in flight. Which trials are made does not
-        depend on it.
-
-        Parameters
-        ----------
-        study
-            The trials so far.
-        count
-            Most indices, what is likelier first.
-        """
-        return ()
 
     def done(self, study: optuna.Study) -> str | None:
         """The reason why the search is not worth going on; None if it is. Most samplers never give one.

@@ -27,12 +27,6 @@ from tilescout.search.studies.trials import (
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.space import SearchSpace
 
-LIKELY = 6
-"""Kernels of each of two spaces that are compiled ahead once a search that finds kernels of the stock waits for a
-compiler. Replayed by models that had not seen the shapes, 48 of the 58 kernels that 14 such searches had compiled later
-were among them, 52 with 8 of each. In one space it would have been 48 of the 103 of 72 searches, for 426 kernels
-(2026-11-27, `experiments/results/wall-time.md`)."""
-
 
 class Loop(Protocol):
     """Asks and tells a study until its budget ends: `search_alone`, or what gives it a part of the budget at a time."""
@@ -153,7 +147,6 @@ class _Loop:
         self._dear: list[bool] = []  # of the same, see `Joint`
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
-        self._ahead: set[int] = set()  # lanes of which what is likely is compiled
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
@@ -167,19 +160,18 @@ class _Loop:
         self._changed()
         while True:
             done = self._propose()
-            if done is not None:
+            if done is not None and self._in_flight:
                 for lane in self._lanes:
-                    lane.evaluator.give_up()  # what is compiled ahead, too
+                    lane.evaluator.give_up()
                 for (at, _), trial in self._in_flight.items():
                     give_up(self._lanes[at].study, trial)
                 return done
             if self._in_flight:
-                self._compile_ahead()
                 self._hear()
-            elif open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]:
+            elif done is None and (open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]):
                 self._lanes[open_[0]].tuner.pause()  # what is in flight elsewhere may have to be tried again
             else:
-                return None
+                return done
 
     def _take_account(self, first: int) -> None:
         """Count what the studies from that one on have, and show what others have finished since the last look."""
@@ -283,22 +275,6 @@ class _Loop:
         for name, knob in self._knobs[at].items():
             trial.suggest_int(name, knob.low, knob.high)
         return trial
-
-    def _compile_ahead(self) -> None:
-        """Have what may be next compiled with the first trial whose kernel is not stored, though others are.
-
-        Outcomes are told in the order of the proposals. So what is proposed behind it would be compiled only later. A
-        search of one space has little compiled that could be foreseen.
-        """
-        if len(self._lanes) == 1:
-            return
-        for at, index in self._in_flight:
-            lane = self._lanes[at]
-            if at in self._ahead or lane.sampler is None or not lane.sampler.waits_for_compiler(index):
-                continue
-            self._ahead.add(at)
-            for likely in lane.sampler.likely(lane.study, LIKELY):
-                lane.evaluator.expect(likely)
 
     def _hear(self) -> None:
         """Wait for an outcome and tell it.

@@ -8,9 +8,7 @@ hold are searched in both, and a regret is to the best that is recorded in eithe
 searched in that space alone. Each is done with nothing in the store, and with the kernels of the templates' stock that
 the tables have for the problem, as ``tilescout compile --portfolio`` compiles it; that was chosen on the same tables.
 A search ends by itself, as a live one does. The figures tell how many lose to the library's best kernel, after some
-trials and in the end, where the table has its time. From a portfolio a search of both has kernels compiled ahead, once
-it waits for the first compiler: the figures tell how many there were of these, how many trials behind that had their
-kernels compiled, and for how many that had been done ahead.
+trials and in the end, where the table has its time.
 """
 
 from collections.abc import Sequence
@@ -71,9 +69,6 @@ class Replayed:
     ahead
         The ratio of the library's best kernel over the least ratio after each trial, less 1: below `-LOST` it loses.
         Empty where the first table does not have that kernel.
-    ahead_of_time, later, foreseen
-        Kernels that are compiled ahead, trials behind that whose kernels the store did not have, and those of them
-        whose kernels had been compiled ahead.
     """
 
     problem: str
@@ -82,31 +77,11 @@ class Replayed:
     compiled: int
     regret: float
     ahead: Sequence[float] = ()
-    ahead_of_time: int = 0
-    later: int = 0
-    foreseen: int = 0
 
     def loses(self, trials: int | None = None) -> bool:
         """Whether the best of so many trials, or of all, is slower than the library's best by more than `LOST`."""
         held = self.ahead[:trials]
         return bool(held) and held[-1] < 1 / (1 + LOST) - 1
-
-
-class _Noting(Evaluator):
-    """Answers from a table, and notes what is compiled ahead, and what is tried from then on."""
-
-    def __init__(self, engine: ReplayEngine, problem: Problem) -> None:
-        super().__init__(engine, problem)
-        self.ahead: set[int] = set()
-        self.later: set[int] = set()
-
-    def expect(self, index: int) -> None:
-        self.ahead.add(index)
-
-    def submit(self, index: int, incumbent: float | None = None) -> None:
-        if self.ahead:
-            self.later.add(index)
-        super().submit(index, incumbent)
 
 
 def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Replayed:
@@ -125,7 +100,6 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
     lanes, best = list[Lane](), list[float]()
     told: list[tuple[int, TrialRecord]] = []
     kept: list[set[int]] = []
-    noting: list[_Noting] = []
 
     def tell(at: int, trial: TrialRecord) -> None:
         told.append((at, trial))
@@ -138,8 +112,7 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         problem = table.problem(name)
         template = template_of(table)
         engine = ReplayEngine(table, template, ahead=AHEAD)
-        evaluator, recording = _Noting(engine, problem), engine.recording(problem)
-        noting.append(evaluator)
+        evaluator, recording = Evaluator(engine, problem), engine.recording(problem)
         sampler = GuidedSampler(
             recording.space,
             0,
@@ -156,7 +129,6 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         lanes.append(Lane(search, evaluator, evaluator.library_us(), partial(tell, at), (), tuner))
         best.append(_least_ratio(table, problem))
     run_together(lanes, Budget(TRIALS), see)
-    later = [each.later - stored for each, stored in zip(noting, kept, strict=True)]
     timings = [trial.measurement.timing for _, trial in told]
     ratios = [timing.ratio if timing is not None else np.inf for timing in timings]
     library = lanes[0].evaluator.engine.recorded_library_best(lanes[0].evaluator.problem)
@@ -168,9 +140,6 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         compiled=sum(trial.index not in kept[at] for at, trial in told),
         regret=min(ratios) / min(best) - 1,
         ahead=ahead.tolist(),
-        ahead_of_time=sum(len(each.ahead) for each in noting),
-        later=sum(map(len, later)),
-        foreseen=sum(len(each.ahead & behind) for each, behind in zip(noting, later, strict=True)),
     )
 
 
@@ -193,7 +162,6 @@ def summary(found: Sequence[Replayed]) -> dict[str, float]:
         "compiled_few": int((compiled <= 3).sum()),
         "regret_mean": float(regrets.mean()),
         "missed": int((regrets > GAIN).sum()),
-        **{name: sum(getattr(one, name) for one in found) for name in ("ahead_of_time", "later", "foreseen")},
         "compared": sum(bool(one.ahead) for one in found),
         "lose": sum(one.loses() for one in found),
         **{f"lose_after_{count}": sum(one.loses(count) for one in found) for count in AFTER},

@@ -190,18 +190,6 @@ class GuidedSampler(SpaceSampler):
         if not known.is_blind and known.history.are_times:
             yield from self._proposals(known, self.free(study), count)
 
-    def likely(self, study: optuna.Study, count: int) -> Sequence[int]:
-        known = self._known(study)
-        if not known.history.are_times or not self._has_capital:
-            return ()  # all that is tried is to be compiled then, and compilers have enough to do
-        free = self.free(study)
-        dear = free[~held_by(free, self._stored)]
-        if not len(dear) or (best := self._to_beat(known.history, known.prior)) is None:
-            return ()
-        candidates, mean, std = self._foreseen(known, dear, np.random.default_rng(0))
-        gains = expected_improvement(mean, std, best)
-        return [int(index) for index in candidates[np.argsort(-gains, kind="stable")[:count]]]
-
     def _proposals(self, known: "_Known", free: Indices, count: int) -> Iterator[int]:
         """Proposals one behind the other, none of whose outcomes is known; with a prior nothing is left to chance."""
         rng = np.random.default_rng(0)
@@ -303,9 +291,6 @@ class GuidedSampler(SpaceSampler):
 
     def is_dear(self, index: int) -> bool:
         return self._has_capital and self._count_dear(np.array([index]), self.about.prior.now()) > 0
-
-    def waits_for_compiler(self, index: int) -> bool:
-        return self._has_capital and index not in self._early and not held_by(np.array([index]), self._stored)[0]
 
     def _count_dear(self, trials: Indices, prior: Prediction | None) -> int:
         cheap = np.union1d(self._stored, np.array(sorted(self._early), dtype=np.int64))

@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import TrialState
 
 from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, pruned_table
 from tilescout.search.samplers.base import SpaceSampler
@@ -19,7 +18,7 @@ from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import LIKELY, Lane, run_together
+from tilescout.search.tuning.loop import Lane, run_together
 
 
 @pytest.fixture(scope="module")
@@ -120,50 +119,3 @@ def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_fa
         tried.append((told, [[trial.params for trial in lane.study.trials] for lane in searched]))
 
     assert tried[0] == tried[1]
-
-
-class Foreseeing(Hopeful):
-    """Waits for the compiler of every configuration with an odd index, and has said what it is likely to propose."""
-
-    def waits_for_compiler(self, index: int) -> bool:
-        return index % 2 == 1
-
-    def likely(self, study: optuna.Study, count: int) -> Sequence[int]:
-        assert [trial.state for trial in study.trials if trial.state is TrialState.RUNNING]
-        return range(2 * count)[:count]
-
-
-def test_what_is_likely_is_compiled_ahead_once_a_trial_waits_for_its_compiler_and_changes_no_trial(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected: list[int] = []
-    monkeypatch.setattr(ShuffledEvaluator, "expect", lambda evaluator, index: expected.append(index))
-    plain, told_plainly = lanes(table, [Doubtful(), Hopeful()], 0)
-    run_together(plain, Budget(trials=20))
-    assert expected == []
-    foreseeing, told = lanes(table, [Doubtful(), Foreseeing()], 0)
-    run_together(foreseeing, Budget(trials=20))
-    assert told == told_plainly
-    assert expected == [*range(LIKELY)]  # of one lane, and once
-
-
-def test_what_was_compiled_ahead_is_given_up_when_the_search_ends_with_nothing_in_flight(table: Table) -> None:
-    class Ending(Hopeful):
-        def done(self, study: optuna.Study) -> str | None:
-            return "enough" if len(study.trials) >= 5 else None
-
-        def sated(self, study: optuna.Study) -> bool:
-            return len(study.trials) >= 5
-
-    searched, told = lanes(table, [Ending()], 0)
-    given_up: list[int] = []
-    evaluator = searched[0].evaluator
-    give_up = evaluator.give_up
-
-    def note() -> None:
-        given_up.append(len(told))
-        give_up()
-
-    evaluator.give_up = note  # type: ignore[method-assign]
-    assert run_together(searched, Budget(trials=20)) == "enough"
-    assert given_up == [len(told)]
