@@ -27,15 +27,18 @@ from tilescout.search.dispatch.plan import (
     Stretch,
     choice_of,
     choose_kernels,
+    is_timed,
     next_size,
     shortlist,
     stretches,
     thinned,
+    timed,
     unseen_size,
+    untimed,
+    where_timed,
     worth_timing,
 )
 from tilescout.search.dispatch.points import Known, Point, Source
-from tilescout.search.dispatch.serving import is_timed, timed, untimed, where_timed
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steady_times, times_of
 from tilescout.search.engines.engine import CannotMeasureError

@@ -6,9 +6,8 @@ import pytest
 from tests.search.dispatch.invented_gpu import InventedGpu
 from tilescout.search.dispatch.building import DispatchOptions, _Builder
 from tilescout.search.dispatch.measuring import Sweep
-from tilescout.search.dispatch.plan import Stretch, choice_of, stretches
+from tilescout.search.dispatch.plan import Stretch, choice_of, stretches, where_timed
 from tilescout.search.dispatch.points import Point, Ratio
-from tilescout.search.dispatch.serving import where_timed
 from tilescout.search.dispatch.times import Times
 
 KEPT = (4, 7)
