@@ -56,12 +56,10 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.grouped import grouped_features
 from tilescout.costmodel.roofline import parts_us
 from tilescout.costmodel.work import work_of
-from tilescout.spaces.constraints import Columns
 from tilescout.spaces.description import Describes
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.faults import described
-from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.tiling import Tiling, ceil_div
 
@@ -108,25 +106,14 @@ class Features:
         return cls(tuple(columns), np.stack(list(columns.values())).T)  # of 266,527 row by row takes 0.14 s, so 0.02
 
 
-def knob_features(knobs: tuple[Knob, ...], columns: Columns) -> dict[str, Floats]:
-    """The knobs as numbers: log2 of a positive number's value, else the position of the value.
-
-    Parameters
-    ----------
-    knobs
-        The space's knobs.
-    columns
-        Their values, each of shape [configurations].
-    """
+def knob_features(space: SearchSpace) -> dict[str, Floats]:
+    """The knobs of a space as numbers: log2 of a positive number's value, else the position of the value."""
     found = {}
-    for knob in knobs:
-        column = columns[knob.name]
+    for knob, codes in zip(space.knobs, space.codes.T, strict=True):
         if all(isinstance(value, int) and value > 0 for value in knob.values):
-            found[KNOB + knob.name] = np.log2(column.astype(np.float64))
+            found[KNOB + knob.name] = np.log2(np.array(knob.values, dtype=np.float64))[codes]
         else:
-            values = np.array(knob.values)
-            order = np.argsort(values)
-            found[KNOB + knob.name] = order.astype(np.float64)[np.searchsorted(values[order], column)]
+            found[KNOB + knob.name] = codes.astype(np.float64)
     return found
 
 
@@ -145,15 +132,14 @@ def space_features(space: SearchSpace, template: Describes | None = None) -> Fea
     SpaceError
         If the template can't describe them.
     """
-    knobs = knob_features(space.knobs, space.columns)
     if template is None:
-        return Features.of(knobs)
+        return Features.of(knob_features(space))
     try:
         grouped = template.grouped_tiling(space.columns, space.problem)
         if grouped is not None:
-            return Features.of(knobs | grouped_features(grouped, space.device))
+            return Features.of(knob_features(space) | grouped_features(grouped, space.device))
         tiling = template.tiling(space.columns, space.problem)
-        described_as = knobs if tiling is None else tiling_features(tiling, space.device)
+        described_as = knob_features(space) if tiling is None else tiling_features(tiling, space.device)
         return Features.of({name: np.broadcast_to(column, len(space)) for name, column in described_as.items()})
     except Exception as error:  # whatever code of others raises
         raise SpaceError(f"{space.name}: the tiling of its template failed: {described(error)}") from error
