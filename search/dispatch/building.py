@@ -321,11 +321,8 @@ class _Builder:
     def settled(self) -> Dispatcher:
         """The dispatcher of what was measured, with the kernels that serve anything alone."""
         kept = self._kept = _right(self._kept, self._points)
-        planned, _, _ = self._planned()
-        allowed = where_timed(planned, self._points, kept)
-        found = stretches(allowed, self._options.tolerance, self._options.caution)
-        choice = choice_of(found, len(kept), planned.sizes)
-        times = steady_times(self._grid.take(kept), self._known(False))
+        found, choice = self._ranges(where_timed(self._times(promised=True), self._points, kept))
+        times = self._times(promised=False)
         served = times.regret[choice, np.arange(len(times.sizes))]
         rows = [kept[number] for number in used(found)]
         points = [self._points[m] for m in sorted(self._points)]
@@ -386,10 +383,17 @@ class _Builder:
 
     def _planned(self) -> tuple[Times, list[Stretch], Integers]:
         """The times at every m that the kernels are proven to have, the ranges by these, and which serves each."""
-        options = self._options
-        times = steady_times(self._grid.take(self._kept), self._known(True))
-        found = stretches(times, options.tolerance, options.caution)
-        return times, found, choice_of(found, len(self._kept), times.sizes)
+        times = self._times(promised=True)
+        return times, *self._ranges(times)
+
+    def _times(self, promised: bool) -> Times:
+        """The times at every m of the kernels that are kept; see `Known.of`."""
+        return steady_times(self._grid.take(self._kept), self._known(promised))
+
+    def _ranges(self, times: Times) -> tuple[list[Stretch], Integers]:
+        """The ranges by some times, and which kernel serves each m."""
+        found = stretches(times, self._options.tolerance, self._options.caution)
+        return found, choice_of(found, len(self._kept), times.sizes)
 
     def _next_race(self, times: Times, found: Sequence[Stretch], choice: Integers, tried: Set[int]) -> int | None:
         """The m to race at next; None if none is left that is worth it."""
