@@ -195,7 +195,7 @@ def tune(
                 options=live, objective=objective,
             )
         )  # fmt: skip
-        warn_of_replay(engine, library_kernels)
+        warn_of_replay(engine, library_kernels, peers)
         engine.set_up(parsed)
         # The GPU is set up while what searches is imported: optuna, SciPy and MLflow's side take half a second.
         from tilescout.search.engines.complements import Complement
@@ -338,14 +338,18 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         check_exists(model)
 
 
-def warn_of_replay(engine: Engine, library_kernels: int) -> None:
-    """Warn if more or fewer kernels of the library were asked for than a replay tells of; see `tune`."""
-    if not engine.measures_anew and library_kernels != CANDIDATES:
+def warn_of_replay(engine: Engine, library_kernels: int, peers: Sequence[str]) -> None:
+    """Warn of what was asked for and a replay can't do: time kernels of the library, and tune peers; see `tune`."""
+    if engine.measures_anew:
+        return
+    if library_kernels != CANDIDATES:
         _LOG.warning(
             "no kernel of the library is timed, and %d were asked for: nothing is measured in a replay, and the "
             "library's best is the one that was recorded",
             library_kernels,
         )
+    if peers:
+        _LOG.warning("%s: no peer is tuned, because nothing is measured in a replay", " and ".join(peers))
 
 
 def _warn_of_unlogged(store: Path) -> None:

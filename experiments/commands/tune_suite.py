@@ -88,7 +88,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 options=asked.live,
             )
         )
-        warn_of_replay(engine, asked.library_kernels)
+        warn_of_replay(engine, asked.library_kernels, asked.peers)
         options = TuneOptions(
             asked.sampler or chosen_sampler(template, engine.device, asked.settings),
             asked.seed,

@@ -251,9 +251,7 @@ def _with_finals(
         On Ctrl-C, with all but what was interrupted.
     """
     try:
-        if options.peers and not evaluator.measures_anew:
-            _LOG.warning("%s: no peer is tuned, because nothing is measured in a replay", " and ".join(options.peers))
-        elif options.peers:
+        if options.peers and evaluator.measures_anew:
             on_phase(f"tune {' and '.join(options.peers)}")
             result = replace(result, peers=tuple(evaluator.peers(options.peers)))
             clock.end("peers")

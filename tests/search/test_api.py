@@ -83,11 +83,14 @@ def test_nothing_is_printed_and_the_log_says_what_stood_in_for_the_gpu(
     assert "trained on measurements of this very problem" in said["WARNING"]
 
 
-def test_a_replay_says_that_it_times_no_kernels_of_the_library(
+def test_a_replay_says_before_the_search_that_it_times_no_kernels_of_the_library_and_tunes_no_peers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    search(tmp_path, budget=2, sampler="random", library_kernels=40)
-    assert "no kernel of the library is timed, and 40 were asked for: nothing is measured in a replay" in caplog.text
+    said: list[str] = []
+    given = {"library_kernels": 40, "peers": ("triton",), "on_trial": lambda trial: said.append(caplog.text)}
+    assert not search(tmp_path, budget=2, sampler="random", **given).peers
+    assert "no kernel of the library is timed, and 40 were asked for: nothing is measured in a replay" in said[0]
+    assert "triton: no peer is tuned, because nothing is measured in a replay" in said[0]
 
 
 def test_progress_shows_the_trials_and_the_best_on_standard_error(

@@ -190,13 +190,6 @@ def test_a_study_goes_on_with_the_cost_model_that_it_began_with_and_no_other(tab
     assert len(whole.trials) == 5
 
 
-def test_a_replay_says_that_it_tunes_no_peers(table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = TuneOptions("random", 0, Budget(trials=2), tmp_path, peers=("triton",))
-    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
-        assert not run_study(evaluator, options).peers
-    assert "triton: no peer is tuned, because nothing is measured in a replay" in caplog.text
-
-
 def test_studies_of_two_objectives_do_not_mix(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ReplayEngine(table, TEMPLATE)
     engine.provenance = replace(engine.provenance, objective=Objective.SANDWICH)
