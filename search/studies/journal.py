@@ -207,7 +207,7 @@ class Journal(Closing):
             yield record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write records: all of them, or none if that fails.
+        """Write records: all of them, or none if that fails or is interrupted.
 
         Raises
         ------
@@ -226,16 +226,19 @@ class Journal(Closing):
                 f"{LONGEST >> 20} MiB"
             )
         descriptor, content = self._file.fileno(), memoryview(b"".join(lines))
+        before = len(self._ends), self._chain
         try:
             try:
                 # A disk that is nearly full takes a part and says so by the number; the next write then fails.
                 while content:
                     content = content[os.write(descriptor, content) :]
-            except OSError:
-                os.ftruncate(descriptor, ends[0])  # the next record must not begin in the middle of this one
+                self._ends += ends[1:]
+                self._chain = chain
+            except BaseException:  # also Ctrl-C: the next record's checksum must be one behind what is in the file
+                del self._ends[before[0] :]
+                self._chain = before[1]
+                os.ftruncate(descriptor, ends[0])  # nor may it begin in the middle of this one
                 raise
-            self._ends += ends[1:]
-            self._chain = chain
             self._synced = self._sync(records)
             if self._synced:
                 os.fsync(descriptor)

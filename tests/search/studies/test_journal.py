@@ -1,10 +1,11 @@
 """The file that only grows."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tilescout.search.studies.journal import Journal, JournalForm, never
+from tilescout.search.studies.journal import Journal, JournalForm, never, read_records
 from tilescout.spaces.errors import StoreError
 
 FORM = JournalForm("the journal", "row")
@@ -47,3 +48,23 @@ def test_one_that_is_damaged_or_can_not_be_written_is_refused(tmp_path: Path) ->
         opened(path)
     with pytest.raises(StoreError, match="can't write the journal"):
         opened(tmp_path / "nowhere" / "a.journal")
+
+
+def test_a_record_whose_writing_is_interrupted_leaves_a_journal_that_can_be_written_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, form, write = tmp_path / "a.journal", JournalForm("the journal", "row", sums=True), os.write
+
+    def interrupted(descriptor: int, content: bytes) -> int:
+        write(descriptor, content)
+        raise KeyboardInterrupt
+
+    with Journal(path, form, never) as journal:
+        journal.append([{"row": 1}])
+        monkeypatch.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append([{"row": 2}])
+        monkeypatch.setattr(os, "write", write)
+        journal.append([{"row": 3}])
+        assert list(journal.read()) == [{"row": 1}, {"row": 3}]
+    assert [record["row"] for record in read_records(path, form)] == [1, 3]
