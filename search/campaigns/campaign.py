@@ -108,7 +108,7 @@ class Campaign:
     Raises
     ------
     StoreError
-        If the journal is of another plan, or of another engine.
+        If the journal is of another plan, or of another engine, or damaged.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Campaign:
         check_header(journal, ours)
         if not journal.earlier:
             journal.append([ours])
-        self.rows, self.library_us, self.finals = read_records(journal)
+        self.rows, self.library_us, self.finals = read_records(journal, plan)
         self._events: queue.SimpleQueue[Callable[[], list[Record]]] = queue.SimpleQueue()
         self._lanes = [Lane(gpu) for gpu in range(engine.gpus)]
         self._works = [self._open(number) for number in range(len(plan.problems))]
@@ -147,16 +147,26 @@ class Campaign:
         try:
             while not self._done():
                 self._feed()
-                # In the order in which they came; those that are there at the same time are written together.
-                records = self._events.get()()
-                while not self._events.empty():
-                    records += self._events.get()()
-                if records:
-                    self.journal.append(records)
-                if records or self._compiling:
+                if self._hear() or self._compiling:
                     self._tell()
         finally:
             self._racers.shutdown(wait=False, cancel_futures=True)
+
+    def _hear(self) -> bool:
+        """Wait for outcomes, and write those that are there; whether there were any.
+
+        They are taken in the order in which they came, and written together. Where one ends the campaign, those that
+        came before it are written nevertheless.
+        """
+        records: list[Record] = []
+        try:
+            records += self._events.get()()
+            while not self._events.empty():
+                records += self._events.get()()
+        finally:
+            if records:
+                self.journal.append(records)
+        return bool(records)
 
     def library_best(self, number: int) -> LibraryBest | None:
         """The library's best candidate on a problem, as it raced or as it was recorded; None if it is not known."""
@@ -194,10 +204,17 @@ class Campaign:
                     self._heed(built, partial(self._compiled, number, works))
 
     def _done(self) -> bool:
-        return all(work.left == 0 and not self._to_race(work) and not work.racing for work in self._works)
+        return all(
+            work.left == 0 and work.library_us is not None and not self._to_race(work) and not work.racing
+            for work in self._works
+        )
 
     def _to_race(self, work: Work) -> bool:
         return self.engine.measures_anew and work.left == 0 and work.final is None and not work.racing
+
+    def _without_library(self) -> Work | None:
+        """A problem without a kernel that compiles: a table holds the library's time on it nevertheless."""
+        return next((w for w in self._works if w.left == 0 and w.library_us is None and not w.preparing), None)
 
     def _tell(self) -> None:
         gpus = sum(not lane.lost for lane in self._lanes)
@@ -236,7 +253,7 @@ class Campaign:
                         self._start_final(lane, final)
                     break  # it races once it has finished its batches
                 least = self.options.worthwhile if self._compiling else 1
-                work = next_work(lane, self._lanes, self._works, least)
+                work = next_work(lane, self._lanes, self._works, least) or self._without_library()
                 if work is None:
                     break
                 lane.work = work

@@ -1,16 +1,16 @@
 """The records in the journal of a campaign."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tilescout.search.campaigns.finals import Final
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
 from tilescout.search.measure.library_best import LibraryBest
-from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.measurement import Measurement, check_interval
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.studies.journal import Journal
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 
 FORMAT = 1
 
@@ -74,14 +74,14 @@ def check_header(journal: Journal, ours: Mapping[str, Any]) -> None:
 
 
 def read_records(
-    journal: Journal,
+    journal: Journal, plan: Plan
 ) -> tuple[dict[tuple[int, int], Measurement], dict[int, float], dict[int, Final]]:
-    """The rows, the library's times and the finals that a journal holds.
+    """The rows, the library's times and the finals that the journal of a plan holds.
 
     Raises
     ------
     StoreError
-        If it is damaged.
+        If it is damaged, or names what is not in the plan: a campaign would wait without end for what is left.
     """
     rows: dict[tuple[int, int], Measurement] = {}
     library_us: dict[int, float] = {}
@@ -90,19 +90,40 @@ def read_records(
         for record in journal.earlier[1:]:
             if "row" in record:
                 problem, configuration = record["row"]
+                _check_number(problem, len(plan.problems))
+                _check_number(configuration, len(plan.configurations))
+                if not plan.legal[problem, configuration]:
+                    raise ValueError(f"configuration {configuration} is not to be measured on problem {problem}")
                 rows[problem, configuration] = Measurement.from_dict(record["measurement"])
             elif "library" in record:
-                problem, library_us[problem] = record["library"]
+                problem, time_us = record["library"]
+                _check_number(problem, len(plan.problems))
+                check_interval(time_us, time_us, time_us)
+                library_us[problem] = time_us
             else:
-                ratios = {number: (value, low, high, pairs) for number, value, low, high, pairs in record["ratios"]}
-                best = record.get("library_best")  # none in the journal of an older tilescout
-                finals[record["final"]] = Final(
-                    ratios,
-                    record["winner"],
-                    record["probability"],
-                    record["error"],
-                    LibraryBest.from_dict(best) if best is not None else None,
-                )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"the journal {journal.path} is damaged ({error}): remove it to start anew") from error
+                _check_number(record["final"], len(plan.problems))
+                timed = {number for (problem, number), row in rows.items() if problem == record["final"] and row.timing}
+                finals[record["final"]] = _final(record, timed)
+    except MALFORMED as error:
+        raise StoreError(
+            f"the journal {journal.path} is damaged ({one_line(error)}): remove it to start anew"
+        ) from error
     return rows, library_us, finals
+
+
+def _final(record: Mapping[str, Any], timed: Collection[int]) -> Final:
+    """The races of a problem, of which these configurations were timed."""
+    ratios = {number: (value, low, high, pairs) for number, value, low, high, pairs in record["ratios"]}
+    for number, (value, low, high, pairs) in ratios.items():
+        check_interval(value, low, high)
+        if number not in timed or type(pairs) is not int:
+            raise ValueError(f"configuration {number!r} can't have raced")
+    best = record.get("library_best")  # none in the journal of an older tilescout
+    library_best = LibraryBest.from_dict(best) if best is not None else None
+    return Final(ratios, record["winner"], record["probability"], record["error"], library_best)
+
+
+def _check_number(number: object, count: int) -> None:
+    """Refuse what is not the number of one of so many."""
+    if type(number) is not int or not 0 <= number < count:
+        raise ValueError(f"{number!r} is not one of the {count} of its plan")

@@ -12,22 +12,26 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
-from tilescout.search.campaigns.collection import collect, journal_path
+from tilescout.search.campaigns.collection import FORM, collect, journal_path
 from tilescout.search.campaigns.plan import Plan, make_plan
-from tilescout.search.engines.engine import LiveOptions, Task, failed_future
+from tilescout.search.engines.engine import LiveOptions, Task, failed_future, settled_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.journal import Journal, never
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.templates import find_template
@@ -198,6 +202,58 @@ def test_when_the_last_gpu_is_lost_the_campaign_says_so_and_goes_on_later(
     found = collect(engine, plan, out, CampaignOptions(batch=4))
     assert len(found) == plan.rows
     assert len(engine.asked) == plan.rows - len(kept)
+
+
+class Once(ReplayEngine):
+    """A GPU that answers one batch, and is lost as soon as it is given the next."""
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        self.measure = lambda gpu, tasks: failed_future(DeviceError("it fell off"))  # type: ignore[method-assign]
+        return super().measure(gpu, tasks)
+
+
+def test_what_was_known_when_the_campaign_ended_is_kept(table: Table, plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+    with pytest.raises(DeviceError, match="fell off"):
+        collect(Once(table, TEMPLATE), plan, out, CampaignOptions(batch=4))
+    assert len(measured_rows(journal_path(out))) == 4
+
+
+def test_a_problem_for_which_nothing_compiles_has_rows_and_the_librarys_time(
+    table: Table, plan: Plan, tmp_path: Path
+) -> None:
+    class Refusing(ReplayEngine):
+        def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+            return settled_future(CompileFailure("refused"))
+
+    found = collect(Refusing(table, TEMPLATE), plan, tmp_path / "t.parquet", CampaignOptions())
+    assert {found.measurement(row).status for row in range(len(found))} == {Status.COMPILE_ERROR}
+    assert len(found) == plan.rows
+    assert all(found.card.baselines[problem].library_us > 0 for problem in PROBLEMS)
+
+
+def test_a_journal_that_names_what_is_not_in_the_plan_is_refused(table: Table, plan: Plan, tmp_path: Path) -> None:
+    outcome = Measurement(Status.COMPILE_ERROR, "refused").to_dict()
+    race: dict[str, object] = {"winner": None, "probability": 1.0, "error": "", "library_best": None}
+    illegal = next(map(int, np.flatnonzero(~plan.legal[0])))
+    damaged: list[dict[str, object]] = [
+        {"row": [0, illegal], "measurement": outcome},
+        {"row": [2, 0], "measurement": outcome},
+        {"row": [-1, 0], "measurement": outcome},
+        {"row": [0, "0"], "measurement": outcome},
+        {"library": [0, -3.0]},
+        {"library": [2, 3.0]},
+        {"final": 0, "ratios": [[0, 1.0, 0.9, 1.1, 3]], **race},
+        {"final": 0, "ratios": [], **race, "library_best": []},
+    ]
+    for number, record in enumerate(damaged):
+        out = tmp_path / f"{number}.parquet"
+        with pytest.raises(DeviceError):
+            collect(Failing(table, lives=[0]), plan, out, CampaignOptions())
+        with Journal(journal_path(out), FORM, never) as journal:
+            journal.append([record])
+        with pytest.raises(StoreError, match="is damaged"):
+            collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())
 
 
 def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp_path: Path) -> None:

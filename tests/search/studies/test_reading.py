@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from optuna.samplers import RandomSampler
 
 from tilescout.experiments.compare.play import FinishedRuns
 from tilescout.search.campaigns.collection import FORM
+from tilescout.search.campaigns.plan import Plan
 from tilescout.search.campaigns.records import read_records
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers.base import distributions
@@ -355,8 +357,9 @@ def test_a_recorded_database_is_read_and_goes_on(url: str) -> None:
 def test_a_recorded_campaign_goes_on(tmp_path: Path) -> None:
     path = shutil.copy(RECORDED / "campaign.journal", tmp_path)
     recorded = Path(path).read_bytes()
+    plan = Plan((GemmProblem(512, 512, 512),), tuple(SPACE[at] for at in range(18)), np.ones((1, 18), np.bool_), "")
     with Journal(Path(path), FORM, never) as journal:
-        rows, library_us, _ = read_records(journal)
+        rows, library_us, _ = read_records(journal, plan)
         assert (len(rows), len(library_us)) == (18, 1)
         journal.append([{"library": [0, library_us[0]]}])
         journal.append([{"row": [0, 1], "measurement": rows[0, 1].to_dict()}])
