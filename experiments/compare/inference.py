@@ -143,8 +143,8 @@ class PairedTest:
     wins
         Share of the pairs in which the first scored higher; ties count half.
     pairs, unit
-        Number of pairs, and what a pair is: ``problem`` (the mean scores on a problem) or ``run`` (the scores of two
-        searches of the same problem with the same seed).
+        Number of pairs, and what a pair is: ``problem`` (the mean scores on the problems of one shape) or ``run`` (the
+        scores of two searches of the same problem with the same seed).
     p
         Two-sided p-value of Wilcoxon's signed-rank test.
     p_corrected
@@ -162,12 +162,14 @@ class PairedTest:
 
 
 def paired_tests(
-    scores: Mapping[str, Mapping[str, Mapping[int, float]]], fixed: Collection[str] = ()
+    scores: Mapping[str, Mapping[str, Mapping[int, float]]],
+    fixed: Collection[str] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> list[PairedTest]:
     """Test every two strategies against each other.
 
-    With at least `fewest_problems` problems a pair is a problem, and the test speaks of problems like these; with fewer
-    it is a run, and the test speaks of these problems only.
+    With at least `fewest_problems` problems of different shape a pair is one of these, and the test speaks of problems
+    like these; with fewer it is a run, and the test speaks of these problems only.
 
     Parameters
     ----------
@@ -176,6 +178,9 @@ def paired_tests(
     fixed
         Those of the strategies whose searches do not depend on the seed. A problem has one such search, which is beside
         every search of another strategy.
+    labels
+        The shape of each problem; None if each has its own. Strategies differ alike on problems of one shape: of 8
+        shapes in 3 types each, 29 % of 1,000 tests of equals found a difference at 5 % where each problem was a pair.
     """
     from scipy.stats import wilcoxon
 
@@ -186,7 +191,7 @@ def paired_tests(
             ours = _beside(ours, theirs)
         if second in fixed and first not in fixed:
             theirs = _beside(theirs, ours)
-        unit, differences = _differences(ours, theirs, fewest)
+        unit, differences = _differences(ours, theirs, fewest, labels or {})
         if not len(differences):
             continue
         p = float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
@@ -220,18 +225,24 @@ def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _differences(
-    first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]], fewest: int
+    first: Mapping[str, Mapping[int, float]],
+    second: Mapping[str, Mapping[int, float]],
+    fewest: int,
+    labels: Mapping[str, str],
 ) -> tuple[str, Floats]:
     both = [problem for problem in first if problem in second]
-    shared = [[s for s in first[problem] if s in second[problem]] for problem in both]
-    paired = [
-        np.array([first[problem][s] - second[problem][s] for s in seeds])
-        for problem, seeds in zip(both, shared, strict=True)
+    shared = {problem: [s for s in first[problem] if s in second[problem]] for problem in both}
+    paired = {
+        problem: np.array([first[problem][s] - second[problem][s] for s in seeds])
+        for problem, seeds in shared.items()
         if seeds
-    ]
-    if len(paired) >= fewest:
-        return "problem", np.array([differences.mean() for differences in paired])
-    return "run", np.concatenate(paired) if paired else np.array([])
+    }
+    shapes: dict[str, list[float]] = {}
+    for problem, differences in paired.items():
+        shapes.setdefault(labels.get(problem, problem), []).append(float(differences.mean()))
+    if len(shapes) >= fewest:
+        return "problem", np.array([np.mean(each) for each in shapes.values()])
+    return "run", np.concatenate(list(paired.values())) if paired else np.array([])
 
 
 def _beside(

@@ -120,17 +120,20 @@ def open_case(case: Case) -> tuple[Truth, ReplayEngine, Problem]:
 
 
 def find_cases(tables: Sequence[Path], problems: Sequence[str]) -> list[Case]:
-    """The problems of some tables, all or those named.
+    """The problems of some tables, all or those named; a table that is named twice, or a copy of it, counts once.
 
     Raises
     ------
     TableError
-        If a table can't be read, a named problem is in none, or nothing is left.
+        If a table can't be read, a named problem is in none, two have one name, or nothing is left.
     """
-    cases = []
+    found: dict[tuple[str, str], Case] = {}
     for path in tables:
         table = Table.read(path)
-        cases += [Case(str(path.absolute()), table.card.sha256, str(problem)) for problem in table.problems]
+        for problem in map(str, table.problems):
+            sha256 = table.card.sha256
+            found.setdefault((sha256, problem), Case(str(path.absolute()), sha256, problem))
+    cases = list(found.values())
     held = [case.problem for case in cases]
     missing = [name for name in problems if name not in held]
     if missing:
@@ -138,6 +141,13 @@ def find_cases(tables: Sequence[Path], problems: Sequence[str]) -> list[Case]:
     chosen = [case for case in cases if not problems or case.problem in problems]
     if not chosen:
         raise TableError("there is no table to compare on: name one with --table")
+    labelled: dict[str, Case] = {}
+    for case in chosen:
+        if (other := labelled.setdefault(case.label, case)) is not case:
+            raise TableError(
+                f"{other.table} and {case.table} both hold {case.problem}, and results would tell it by one name, "
+                f"{case.label}: rename one of the files"
+            )
     return chosen
 
 

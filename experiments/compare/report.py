@@ -118,11 +118,15 @@ def verdict(comparison: Comparison) -> str:
     best, *others = [standing.name for standing in comparison.standings]
     if not others or not math.isfinite(comparison.standings[0].scores["score"][0]):
         return ""
-    beaten = {t.second for t in comparison.tests if t.first == best and t.p_corrected < 0.05}
+    # The highest mean may be due to one problem, while another strategy is the better one on nearly all.
+    beaten = {t.second for t in comparison.tests if t.first == best and t.difference > 0 and t.p_corrected < 0.05}
     close = [name for name in others if name not in beaten]
     proven = "every other" if not close else f"all but {', '.join(close)}"
     pairs = next((t for t in comparison.tests if t.first == best), None)
-    how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
+    how = ""
+    if pairs is not None:
+        what = "problems of different shape" if pairs.unit == "problem" else "runs"
+        how = f" (Wilcoxon's test over {pairs.pairs} {what}, Holm's correction)"
     told = f"{best} scored higher than {proven}"
     if len(close) == len(others):
         told = f"{best} has the highest score, and is proven to be better than none"

@@ -99,7 +99,8 @@ class Comparison:
     tests
         Every two of them.
     shapes
-        How many groups of problems of one shape there are; intervals are over these. See `tilescout.spaces.shapes`.
+        How many groups of problems of one shape there are; intervals and tests are over these. See
+        `tilescout.spaces.shapes`.
     versions
         Of tilescout and of what the strategies are made with.
     """
@@ -151,10 +152,10 @@ class Comparison:
                 f"take {ENOUGH_SEEDS} or more before you believe it"
             )
         needed = fewest_problems(len(self.standings))
-        if len(self.cases) < needed and self.tests:
-            told = f"{number_of(len(self.cases), 'problem')} can prove nothing between {len(self.standings)} strategies"
+        if self.shapes < needed and self.tests:
+            told = f"{number_of(self.shapes, 'problem')} of different shape can prove nothing"
             found.append(
-                f"{told} of problems like these: take {needed} or more; "
+                f"{told} between {len(self.standings)} strategies on problems like these: take {needed} or more; "
                 "the paired tests speak of searches of these problems only"
             )
         same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
@@ -250,7 +251,7 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     ordered = {standing.name: by_run[standing.name] for standing in standings if standing.name in by_run}
     cases = {case.label: _describe(truth) for case, truth in truths.items()}
     tables = tuple(sorted({case.table for case in truths}))
-    tests = paired_tests(ordered, fixed)
+    tests = paired_tests(ordered, fixed, {case.label: shape for case, shape in labels.items()})
     return Comparison(trials, seeds, tables, cases, standings, tests, len(set(labels.values())))
 
 

@@ -12,6 +12,8 @@ from tilescout.experiments.compare.inference import (
     paired_tests,
     share_interval,
 )
+from tilescout.experiments.compare.report import verdict
+from tilescout.experiments.compare.result import Comparison, Standing
 
 
 def test_holm_corrects_step_by_step() -> None:
@@ -92,6 +94,25 @@ def test_with_enough_problems_a_pair_is_a_problem() -> None:
     assert test.p_corrected == test.p
 
 
+def test_problems_of_one_shape_are_one_pair() -> None:
+    better, worse = scores(9, 3, 0.1), scores(9, 3, 0.0)
+    (test,) = paired_tests({"better": better, "worse": worse}, labels={f"p{p}": f"shape {p // 3}" for p in range(9)})
+    assert (test.unit, test.pairs) == ("run", 27), "three shapes prove nothing of others"
+    (test,) = paired_tests({"better": better, "worse": worse}, labels={"p7": "p6", "p8": "p6"})
+    assert (test.unit, test.pairs) == ("problem", 7)
+    assert test.p == pytest.approx(2 / 2**7)
+
+
+def test_equals_that_differ_alike_on_problems_of_one_shape_are_not_told_apart() -> None:
+    rng, found, labels = np.random.default_rng(0), 0, {f"p{p}": f"shape {p // 3}" for p in range(24)}
+    for _ in range(100):
+        apart = np.repeat(rng.normal(0, 0.1, 8), 3)
+        own = {f"p{p}": {0: float(difference)} for p, difference in enumerate(apart)}
+        (test,) = paired_tests({"a": own, "b": {problem: {0: 0.0} for problem in own}}, labels=labels)
+        found += test.p < 0.05
+    assert found <= 10
+
+
 def test_with_few_problems_a_pair_is_a_run() -> None:
     (test,) = paired_tests({"a": scores(2, 10, 0.0), "b": scores(2, 10, 0.3)})
     assert (test.unit, test.pairs, test.wins) == ("run", 20, 0.0)
@@ -135,3 +156,19 @@ def test_one_search_is_beside_every_search_of_another_but_is_no_ten_beside_anoth
     assert (test.unit, test.pairs) == ("run", 20)
     (test,) = paired_tests({"fixed": one, "another": one}, fixed=["fixed", "another"])
     assert (test.unit, test.pairs) == ("run", 2)
+
+
+def test_the_verdict_calls_no_strategy_better_that_the_test_found_worse() -> None:
+    """One problem makes the mean of the first higher; the second is better on all the others."""
+    better = {f"p{p}": {0: 0.9 + p / 1000} for p in range(12)}
+    mean = {problem: {0: 0.8} for problem in better}
+    better["p0"] = {0: -9.0}
+    (test,) = tests = paired_tests({"mean": mean, "better": better})
+    assert (test.p_corrected < 0.05, test.difference < 0) == (True, True)
+    nothing = np.full((3, 2), np.nan)
+    standings = [
+        Standing(name, 12, (), False, {"score": (score,) * 3}, {}, {}, nothing, 0.0, {}, {}, {})
+        for name, score in (("mean", 0.8), ("better", 0.1))
+    ]
+    told = verdict(Comparison(2, 1, ("t.parquet",), {}, standings, tests, 12))
+    assert "mean has the highest score, and is proven to be better than none" in told

@@ -1,14 +1,17 @@
 """Searches of a comparison that a file has from before."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tilescout.experiments.compare.play import Case, FinishedRuns
-from tilescout.spaces.errors import StoreError
+from tilescout.experiments.compare.play import Case, FinishedRuns, find_cases
+from tilescout.search.tables.results import read_results
+from tilescout.search.tables.table import write_table
+from tilescout.spaces.errors import StoreError, TableError
 
 CASE = Case("t.parquet", "0" * 64, "8x8x8:bf16")
 
@@ -72,3 +75,29 @@ def test_one_that_was_written_is_kept(written: Callable[[dict[str, Any]], Path])
     with FinishedRuns(written(record()), resume=True) as finished:
         finished.check({CASE: 10})
         assert finished.left([finished.traces[0].run]) == []
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[str, float], Path]:
+    """A function: a table in a folder of its own, of one problem, whose times are scaled."""
+
+    def recorded(folder: str, scale: float) -> Path:
+        (tmp_path / folder).mkdir()
+        cache = {f"{block}": {"block": block, "time": scale * block} for block in (1, 2, 4)}
+        about = {"device_name": "A100", "kernel_name": "stencil", "problem_size": [64, 64], "cache": cache}
+        (tmp_path / "cache.json").write_text(json.dumps(about))
+        return write_table(tmp_path / folder / "t.parquet", *read_results(tmp_path / "cache.json")).path
+
+    return recorded
+
+
+def test_a_table_that_is_named_twice_counts_once(recorded: Callable[[str, float], Path], tmp_path: Path) -> None:
+    table = recorded("a", 1.0)
+    copy = Path(shutil.copytree(table.parent, tmp_path / "copy")) / table.name
+    assert [case.table for case in find_cases([table, table, copy], [])] == [str(table)]
+
+
+def test_problems_that_results_would_call_by_one_name_are_refused(recorded: Callable[[str, float], Path]) -> None:
+    tables = [recorded("a", 1.0), recorded("b", 2.0)]
+    with pytest.raises(TableError, match=r"both hold 64x64, .* by one name, t 64x64: rename one of the files"):
+        find_cases(tables, [])
