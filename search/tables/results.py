@@ -321,24 +321,27 @@ def _failures(count: int, failures: Mapping[int, tuple[Status, str]]) -> dict[st
 
 def _timings(found: _Columns, times: Floats, median_us: float, unit_us: float) -> dict[str, Any]:
     """The columns of times over that of the median configuration; masked where there is none."""
+    from scipy.special import stdtrit
+
     counts = found.launches
     single, starts = found.single * (unit_us / median_us), np.cumsum(counts, dtype=np.int64) - counts
     ratio = times / median_us
-    q25, q75, low, half = ratio.copy(), ratio.copy(), ratio.copy(), np.zeros(len(times))
+    q25, q75, spread = ratio.copy(), ratio.copy(), np.ones(len(times))
     for many in np.unique(counts[counts > 1]):  # one launch tells nothing of the interval
         rows = np.flatnonzero(counts == many)
         launches = single[starts[rows, None] + np.arange(many)]
         q25[rows], q75[rows] = np.quantile(launches, [0.25, 0.75], axis=1)
-        # The half-width of the interval of a mean.
-        half[rows] = 1.96 * launches.std(axis=1, ddof=1) / math.sqrt(many)
-        low[rows] = np.minimum(ratio[rows], np.maximum(ratio[rows] - half[rows], launches.min(axis=1)))
+        # Of the few launches that tuners make, t's interval of the mean is the one that covers. It is taken of the
+        # logarithm, as no time is negative.
+        error = launches.std(axis=1, ddof=1) / launches.mean(axis=1) / math.sqrt(many)
+        spread[rows] = np.exp(stdtrit(many - 1, 0.975) * error)
     none = np.isnan(times)
     columns = {
         "ratio": ratio,
         "ratio_q25": q25,
         "ratio_q75": q75,
-        "ratio_low": low,
-        "ratio_high": ratio + half,
+        "ratio_low": ratio / spread,
+        "ratio_high": ratio * spread,
         "library_us": np.full(len(times), median_us),
         "pairs": np.maximum(counts, 1),
     }

@@ -114,6 +114,21 @@ def test_every_form_becomes_the_same_table(tmp_path: Path, form: str) -> None:
         assert first.timing.ratio_low < first.timing.ratio < first.timing.ratio_high
 
 
+def test_the_interval_of_a_few_launches_covers_their_mean(tmp_path: Path) -> None:
+    rng, each = np.random.default_rng(0), 400
+    held: dict[int, list[bool]] = {}
+    launches = {many: rng.normal(1.0, 0.02, (each, many)) for many in (2, 3, 7, 30)}
+    listed = [row.tolist() for rows in launches.values() for row in rows]
+    table = imported(tmp_path, [{"at": at, "time": sum(row) / len(row), "times": row} for at, row in enumerate(listed)])
+    for row, times in enumerate(listed):
+        timing = table.measurement(row).timing
+        assert timing is not None
+        true = timing.ratio / (sum(times) / len(times))
+        held.setdefault(len(times), []).append(timing.ratio_low <= true <= timing.ratio_high)
+    for many, found in held.items():
+        assert 0.92 <= np.mean(found) <= 0.98, many
+
+
 def test_files_without_a_problem_or_lists_of_parameters_are_completed(tmp_path: Path) -> None:
     bare = {name: CACHE[name] for name in ("device_name", "kernel_name", "cache")}
     with pytest.raises(TableError, match="does not name the problem; give the problem"):
