@@ -114,9 +114,9 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
         except BuildError as error:
             _refuse_passing(error, store)
-            artifact = Artifact(shared_object, "", "", None, time.perf_counter() - start, one_line(error))
-            for left in scratch.iterdir():
-                left.unlink()
+            failure = Artifact(shared_object, "", "", None, time.perf_counter() - start, one_line(error))
+            with store.scratch() as empty:  # what the build left in its own, a folder perhaps, is of no use
+                return store.publish(key, failure, empty)
         return store.publish(key, artifact, scratch)
 
 
@@ -247,6 +247,11 @@ class CompilePool(Closing):
         Future
             The artifact, or why there is none. It raises only where the configuration is not at fault, for example if
             the store can't be written. Cancelling it ends the compiler, unless another call waits for the same kernel.
+
+        Raises
+        ------
+        BuildError
+            If no compiler can be started.
         """
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
         with self._lock:
@@ -264,11 +269,11 @@ class CompilePool(Closing):
                 except TilescoutError as error:
                     result.set_exception(error)
                 return result
+            arguments = {"configuration": dict(key.configuration), "signature": key.signature}
+            task = self._started().submit(arguments, self.options.timeout, later)
             shared = self._compiling[key.digest] = Shared(result)
             wanted = shared.wait()
             assert wanted is not None
-            arguments = {"configuration": dict(key.configuration), "signature": key.signature}
-            task = self._started().submit(arguments, self.options.timeout, later)
             if later:
                 self._later[key.digest] = task
 

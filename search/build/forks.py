@@ -123,7 +123,13 @@ class ForkPool(Closing):
         self._closed = False
 
     def start(self) -> None:
-        """Have the warm process ready for the first task."""
+        """Have the warm process ready for the first task.
+
+        Raises
+        ------
+        BuildError
+            If it can't be started.
+        """
         with self._lock:
             self._started()
 
@@ -145,16 +151,22 @@ class ForkPool(Closing):
         -------
         Future
             None, once the function returned. It raises `ForkTimeoutError`, `ForkDiedError`, or what the function
-            raised.
+            raised; a `BuildError` if the warm process ends again and again, or no other can be started.
+
+        Raises
+        ------
+        BuildError
+            If the warm process can't be started.
         """
         future: Future[None] = Future()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool was closed")
+            warm = self._started()
             self._count += 1
             number = self._count
             self._waiting[number] = waiting = _Waiting(task, timeout, future, later)
-            self._started().send(waiting.message(number))
+            warm.send(waiting.message(number))
         future.add_done_callback(lambda done: self._cancel(number) if done.cancelled() else None)
         return future
 
@@ -180,7 +192,10 @@ class ForkPool(Closing):
 
     def _started(self) -> "_Warm":
         if self._warm is None:
-            self._warm = _Warm(self._target, self._standby, self._answered, self._ended)
+            try:
+                self._warm = _Warm(self._target, self._standby, self._answered, self._ended)
+            except OSError as error:  # no memory, or too many processes or open files
+                raise BuildError(f"can't start the process that compilers are forked from: {error.strerror}") from error
         return self._warm
 
     def _cancel(self, number: int) -> None:
@@ -214,15 +229,21 @@ class ForkPool(Closing):
             self._warm, self._standby = None, None
             self._fruitless += 1
             message = f"the process that compilers are forked from ended with exit code {exitcode}"
-            if self._fruitless == _STARTS:
-                lost, self._waiting = list(self._waiting.values()), {}
-            elif self._waiting:
+            why = f"{message}, {_STARTS} times in a row" if self._fruitless == _STARTS else ""
+            if self._waiting and not why:
                 _LOG.warning("%s: starting another", message)
-                for number, waiting in self._waiting.items():
-                    self._started().send(waiting.message(number))
+                try:
+                    warm = self._started()
+                except BuildError as error:  # whoever waits would wait without end
+                    why = f"{message}, and {error}"
+                else:
+                    for number, waiting in self._waiting.items():
+                        warm.send(waiting.message(number))
+            if why:
+                lost, self._waiting = list(self._waiting.values()), {}
         for each in lost:
             if each.future.set_running_or_notify_cancel():
-                each.future.set_exception(BuildError(f"{message}, {_STARTS} times in a row"))
+                each.future.set_exception(BuildError(why))
 
 
 _Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
@@ -287,8 +308,16 @@ def _spawned(target: _Target) -> _Process:
     context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
     ours, theirs = context.Pipe()
     process = context.Process(target=_warm_process, args=(theirs,), name="warm-compiler", daemon=True)
-    process.start()
-    theirs.close()
+    # Ctrl-C is for this process. The new one has this mask from its first moment on, and so while it imports.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with theirs:
+            process.start()
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # No arguments of the process: they may be of modules that are found only once it runs.
     with suppress(OSError):
         ours.send(target)
@@ -403,7 +432,12 @@ def _told_to_end() -> Connection:
 
 def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Connection) -> _Child:
     reading, writing = os.pipe()
-    pid = fork_group()
+    try:
+        pid = fork_group()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
     if pid == 0:
         code = 1
         try:

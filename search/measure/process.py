@@ -3,12 +3,14 @@
 import json
 import logging
 import math
+import os
 import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +30,7 @@ from tilescout.spaces.processes import module_command, module_places, own_folder
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
 
+_LAST_BYTES = 1 << 16  # of what was printed, in which its last line is looked for
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
 
@@ -46,7 +49,13 @@ class _Child:
     connection: Connection
 
     def __init__(self, device: str, standby: bool) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        try:
+            self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            self._start(device, standby)
+        except OSError as error:  # no room, no memory, or too many processes or open files
+            raise DeviceError(f"can't start a measuring process on {device}: {error.strerror}") from error
+
+    def _start(self, device: str, standby: bool) -> None:
         if standby:
             try:
                 self.process = open_session(MEASURING, {"device": device}, self.log.fileno())
@@ -69,8 +78,8 @@ class _Child:
         self.connection = Connection(ours.detach())
 
     def last_line(self) -> str:
-        """The last thing that was printed."""
-        self.log.seek(0)
+        """The last thing that was printed, of which there may be gigabytes."""
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = self.log.read().decode(errors="replace").split("\n")
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
@@ -103,7 +112,7 @@ class MeasuringProcess(Closing):
     Raises
     ------
     DeviceError
-        When it is first needed and the device can't be used.
+        When it is needed and the device can't be used, or no process can be started.
     """
 
     def __init__(self, device: str, timeout: float, spare_after: float = 10.0, standby: bool = False) -> None:
@@ -262,6 +271,9 @@ class MeasuringProcess(Closing):
             self._spare = None
         self._child, self._spare = self._spare or _Child(self.device, self._standby), None
         self.starts += 1
+        if self._interrupted:  # while it was being started, so that it was not there to be killed
+            self._reap()
+            raise DeviceError(f"measuring on {self.device} was interrupted")
         try:
             answer = self._receive(_START_SECONDS)
             if answer["kind"] == "imported":
@@ -283,7 +295,8 @@ class MeasuringProcess(Closing):
     def _stand_by(self) -> None:
         """Start the spare process when it is due, or at once if one was needed before."""
         if not self._standby and self._spare is None and (self.starts > 1 or time.monotonic() >= self._spare_due):
-            self._spare = _Child(self.device, False)
+            with suppress(DeviceError):  # the one that measures is there
+                self._spare = _Child(self.device, False)
 
     def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
         child = self._ensure()

@@ -216,6 +216,22 @@ def test_an_object_that_does_not_link_is_recorded(
     assert not artifact.path.exists()
 
 
+def test_a_failed_build_that_left_a_folder_is_recorded_without_it(
+    plain_gemm: ModuleType, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def littering(self: object, configuration: object, dtype: str, arch: str, path: Path) -> Built:
+        path.with_name("work").mkdir()
+        raise BuildError("refused")
+
+    monkeypatch.setattr(plain_gemm.PlainGemmTemplate, "build", littering)
+
+    artifact = build(plain_gemm.TEMPLATE, ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host"), store)
+
+    assert artifact.error == "refused"
+    assert [path.name for path in files(store)] == ["artifact.json"]
+    assert not list(store.root.glob("tmp-*"))
+
+
 def test_closing_kills_what_still_compiles(
     open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
 ) -> None:

@@ -1,6 +1,7 @@
 """The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
 
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -351,6 +353,34 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(child
         with pytest.raises(DeviceError, match="can't measure on cuda:99: "):
             process.describe()
         assert children() == before
+
+
+def test_one_that_is_interrupted_while_it_starts_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, children: Callable[[], set[int]]
+) -> None:
+    before, start = children(), subprocess.Popen
+    with MeasuringProcess("cpu", timeout=60) as process:
+
+        def interrupted(*arguments: Any, **named: Any) -> object:
+            process.interrupt()
+            return start(*arguments, **named)
+
+        monkeypatch.setattr("tilescout.search.measure.process.subprocess.Popen", interrupted)
+        with pytest.raises(DeviceError, match="was interrupted"):
+            process.describe()
+        assert children() == before
+
+
+def test_one_that_can_not_be_started_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any, **named: Any) -> object:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("tilescout.search.measure.process.subprocess.Popen", refused)
+    with (
+        MeasuringProcess("cpu", timeout=60) as process,
+        pytest.raises(DeviceError, match="can't start a measuring process on cpu: Cannot allocate memory"),
+    ):
+        process.describe()
 
 
 HOST_THAT_DIES = """

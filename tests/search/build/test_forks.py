@@ -1,0 +1,84 @@
+"""The warm process that compilers are forked from, where it can't be started, or Ctrl-C reaches it."""
+
+import signal
+from multiprocessing import Pipe
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tilescout.search.build import forks
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.forks import ForkPool
+from tilescout.spaces.errors import BuildError
+from tilescout.spaces.knobs import Configuration
+
+TASK = {"wanted": 1}
+
+
+class Ended:
+    """Stands in for a warm process: it ends when it is told to, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = Pipe()
+
+    def end(self) -> None:
+        self.theirs.close()
+
+    def process(self) -> Any:
+        return self.ours, self.end, lambda: -signal.SIGKILL
+
+
+def nothing(*arguments: object) -> None:
+    pass
+
+
+def refuse(target: object) -> None:
+    raise OSError(12, "Cannot allocate memory")
+
+
+def test_where_no_other_can_be_started_whoever_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = Ended()
+    monkeypatch.setattr(forks, "_spawned", lambda target: warm.process())
+    with ForkPool(nothing, nothing, 1) as pool:
+        waiting = pool.submit(TASK, 60)
+        monkeypatch.setattr(forks, "_spawned", refuse)
+        warm.end()
+        with pytest.raises(BuildError, match=r"ended with exit code -9, and can't start .*: Cannot allocate memory"):
+            waiting.result(timeout=10)
+
+
+def test_what_could_not_be_asked_for_can_be_asked_for_again(
+    plain_gemm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Configuration.of({"fault": "nothing", "repeats": 1})
+    monkeypatch.setattr(forks, "_spawned", refuse)
+    with CompilePool(plain_gemm.TEMPLATE, "bf16", "host", ArtifactStore(tmp_path), CompileOptions(1)) as pool:
+        for _ in range(2):  # the second does not wait for the first, which nobody works on
+            with pytest.raises(BuildError, match="can't start the process that compilers are forked from"):
+                pool.submit(wanted)
+
+
+def test_the_warm_process_never_sees_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[bool] = []
+
+    class Process:
+        exitcode = 0
+
+        def __init__(self, *arguments: object, **named: object) -> None: ...
+
+        def start(self) -> None:
+            blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+        def join(self) -> None: ...
+
+        def terminate(self) -> None: ...
+
+    context = SimpleNamespace(Process=Process, Pipe=Pipe)
+    monkeypatch.setattr(forks, "spawn_context", lambda imports_main: context)
+    with ForkPool(nothing, nothing, 1) as pool:
+        pool.start()
+    assert blocked == [True]  # what is started inherits it, and imports for seconds
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
