@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBes
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.closing import Closing
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.launched import kernels_of, served_by
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 
@@ -119,14 +123,25 @@ class Evaluator(Closing):
 
     def stored(self) -> Indices:
         """Indices of the configurations whose kernels need not be compiled, in order."""
-        return self._indices(self.engine.stored(self.problem.signature))
+        return self._compiled_as(self.engine.stored(self.problem.signature))
 
     def stock(self) -> Indices:
-        """Indices of the template's stock, compiled or not, in order."""
-        return self._indices(self.template.stock_in(self.space))
+        """Indices of the configurations that the kernels of the template's stock serve, compiled or not, in order."""
+        return self._compiled_as(self.template.stock(self.problem, self.device))
 
-    def _indices(self, configurations: Iterable[Configuration]) -> Indices:
-        return np.array(sorted(self.space.index(each) for each in configurations if each in self.space), dtype=np.int64)
+    @cached_property
+    def kernels(self) -> NDArray[np.int64]:
+        """The number of the kernel that each configuration is compiled as, of shape [configurations]."""
+        return kernels_of(self.template.launched, self.space.knobs, self.space.codes)
+
+    def _compiled_as(self, configurations: Iterable[Configuration]) -> Indices:
+        """Indices of those that are compiled as one of some configurations, which may be illegal for the problem."""
+        codes = [self.space.codes[:0]]
+        for each in configurations:
+            with suppress(SpaceError):  # a knob or a value that is unknown here
+                codes.append(self.space.code(each)[None])
+        some = kernels_of(self.template.launched, self.space.knobs, np.concatenate(codes))
+        return served_by(some, self.kernels)
 
     def expect(self, index: int) -> None:
         """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""
@@ -173,6 +188,8 @@ class Evaluator(Closing):
     def wait(self) -> list[tuple[int, Measurement]]:
         """Block until at least one submitted configuration is done; return all that are, with their indices.
 
+        An error is raised once all outcomes that are there have been returned.
+
         Raises
         ------
         RuntimeError
@@ -187,11 +204,15 @@ class Evaluator(Closing):
         self.waited += time.monotonic() - begun
         while not self._done.empty():
             outcomes.append(self._done.get())
-        self._in_flight -= len(outcomes)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        found = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if found:
+            self._in_flight -= len(found)
+            for error in errors:
+                self._done.put(error)
+            return found
+        self._in_flight -= len(errors)
+        raise errors[0]
 
     @property
     def has_outcome(self) -> bool:

@@ -78,10 +78,9 @@ class ListingStore:
             return
         about = asdict(replace(listing, rows=())) | {"key": asdict(key)}
         del about["rows"]
-        small = np.min_scalar_type(max(int(rows.max(initial=0)), -int(rows.min(initial=0))))
+        small = np.result_type(*(np.min_scalar_type(int(end)) for end in (rows.min(initial=0), rows.max(initial=0))))
         file = BytesIO()
         np.savez_compressed(file, rows=rows.astype(small), about=np.array(json.dumps(about)))
-        self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._path(key), file.getvalue())
 
     def _path(self, key: ListingKey) -> Path:

@@ -33,7 +33,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import protocol_of
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import DeviceError, one_line
+from tilescout.spaces.errors import ArtifactError, DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
@@ -199,11 +199,11 @@ class RayEngine(Engine):
         jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
 
         def race() -> NDArray[np.float64]:
-            arguments = (jobs, rounds, pairs, seed, self._shared_objects(tasks))
             try:
+                arguments = (jobs, rounds, pairs, seed, self._shared_objects(tasks))
                 raced: NDArray[np.float64] = self._lanes[gpu].call(4 * self.options.timeout, "race", *arguments)
-            except ActorLostError as lost:
-                raise CannotMeasureError(f"the race ended early: {lost}") from lost
+            except (ActorLostError, ArtifactError) as error:
+                raise CannotMeasureError(f"the race ended early: {error}") from error
             return raced
 
         return self._threads[gpu].submit(race)
@@ -261,10 +261,11 @@ class RayEngine(Engine):
         try:
             seconds = self.options.timeout * (1 + len(tasks))
             records = self._lanes[gpu].call(seconds, "measure", jobs, prunable, self._shared_objects(tasks))
-        except ActorLostError as lost:
+        except (ActorLostError, ArtifactError) as error:
             if len(tasks) > 1:  # which of them it is shows when each has an actor to itself
                 return [measured for task in tasks for measured in self._measure(gpu, [task])]
-            return [complete(Measurement(Status.CRASH, one_line(lost)), tasks[0].artifact)]
+            status = Status.LOAD_ERROR if isinstance(error, ArtifactError) else Status.CRASH
+            return [complete(Measurement(status, one_line(error)), tasks[0].artifact)]
         measured = map(Measurement.from_dict, records)
         return [complete(each, task.artifact) for each, task in zip(measured, tasks, strict=True)]
 

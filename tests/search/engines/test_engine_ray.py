@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 from types import ModuleType
@@ -18,7 +19,7 @@ from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect, journal_path
 from tilescout.search.campaigns.plan import make_plan
-from tilescout.search.engines.engine import Engine, LiveOptions, Task
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_shared_object
@@ -107,6 +108,18 @@ def test_what_compilers_and_kernels_do_becomes_a_measurement(engine: RayEngine) 
     assert measured[0].compile_seconds == tasks[0].artifact.compile_seconds > 0
     ratios = engine.race(0, [tasks[0], tasks[2]], rounds=2, pairs=2, seed=0).result()
     assert ratios.shape == (2, 2)
+
+
+def test_a_damaged_artifact_fails_alone(engine: RayEngine, tmp_path: Path) -> None:
+    right = engine.compile(configuration(), "bf16").result()
+    assert isinstance(right, Artifact)
+    damaged = replace(right, path=tmp_path / "kernel.so", sha256="0" * 64)
+    damaged.path.write_bytes(b"anything")
+    library_us = engine.prepare(0, PROBLEM).result()
+    tasks = [Task(configuration(), artifact, PROBLEM, library_us) for artifact in (damaged, right)]
+    assert [each.status for each in engine.measure(0, tasks).result()] == [Status.LOAD_ERROR, Status.OK]
+    with pytest.raises(CannotMeasureError, match="is damaged"):
+        engine.race(0, tasks, rounds=2, pairs=2, seed=0).result()
 
 
 def test_an_engine_beside_it_measures_other_kernels_and_closing_that_ends_nothing(

@@ -1,16 +1,19 @@
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tilescout.search.engines.engine import Task, failed_future
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.constraints import Constraint
-from tilescout.spaces.errors import ProblemError, TableError
+from tilescout.spaces.errors import DeviceError, ProblemError, TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -159,3 +162,20 @@ def test_device_and_library_are_those_of_the_card(invented_table: Table) -> None
     evaluator = Evaluator(ReplayEngine(invented_table, TEMPLATE), PROBLEM)
     assert evaluator.device.name == "h200"
     assert evaluator.library_us() == 9.5
+
+
+def test_what_is_measured_when_a_gpu_is_lost_comes_back_before_the_error(invented_table: Table) -> None:
+    class Failing(ReplayEngine):
+        def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+            return super().measure(gpu, tasks) if gpu == 0 else failed_future(DeviceError("GPU 1 fell off"))
+
+    with Evaluator(Failing(invented_table, TEMPLATE, gpus=2, ahead=4), PROBLEM) as evaluator:
+        evaluator._on_gpu = {1: 0}
+        evaluator.submit(0)
+        evaluator._on_gpu = {0: 0}
+        evaluator.submit(1)
+        assert [index for index, _ in evaluator.wait()] == [1]
+        with pytest.raises(DeviceError, match="fell off"):
+            evaluator.wait()
+        with pytest.raises(RuntimeError, match="nothing to wait for"):
+            evaluator.wait()
