@@ -1,6 +1,7 @@
 """Studies in a database, which several tuners share."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -213,8 +214,11 @@ class Database(StudyStore):
     def _reading(self) -> RDBStorage:
         address, options = self._address, dict[str, Any]()
         if self._file is not None:
-            if not self._file.is_file():
-                raise StoreError(f"there is no database {self.name}")
+            try:
+                if not self._file.is_file():
+                    raise StoreError(f"there is no database {self.name}")
+            except OSError as error:  # a folder on the way may not be entered, or a name is too long
+                raise StoreError(f"can't read the database {self.name}: {error.strerror}") from error
             file = f"file:{quote(str(self._file.absolute()))}"
             address = address.set(database=file).update_query_dict({"mode": "ro", "uri": "true"})
             options = {"connect_args": _SQLITE}
@@ -307,6 +311,15 @@ def _lock_table(backend: RDBStorage) -> "Table":
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """A lock that one process holds at a time. The system releases it when its holder dies."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        # For reading, too: opening a pipe, which somebody may have put there, for writing alone waits for a reader.
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StoreError(
+            f"can't lock {path}: {error.strerror}; tuners that share a database write that file"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)

@@ -47,12 +47,21 @@ class JournalFolder(StudyStore):
             yield study, sole
 
     def check(self) -> None:
-        existing = next(folder for folder in (self._folder, *self._folder.absolute().parents) if folder.exists())
+        try:
+            existing = next(folder for folder in (self._folder, *self._folder.absolute().parents) if folder.exists())
+        except OSError as error:  # a folder on the way may not be entered, or a name is too long
+            raise StoreError(f"can't write studies to {self._folder}: {error.strerror}") from error
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise StoreError(f"can't write studies to {self._folder}: {existing} is no folder that may be written")
 
     def names(self) -> list[str]:
-        return sorted(path.name.removesuffix(SUFFIX) for path in self._folder.glob(f"*{SUFFIX}"))
+        try:
+            files = os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):  # it is made when a study is searched
+            return []
+        except OSError as error:
+            raise StoreError(f"can't read the studies in {self._folder}: {error.strerror}") from error
+        return sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
 
     def load(self, name: str) -> optuna.Study:
         path = self._path(name)

@@ -144,8 +144,11 @@ def _checked_store(uri: str) -> str:
     path = sqlite_file(uri)
     if path is None:
         return uri
-    if not path.is_file():
-        raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")
+    try:
+        if not path.is_file():
+            raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")
+    except OSError as error:  # a folder on the way may not be entered, or a name is too long
+        raise StoreError(f"can't read the MLflow store {path}: {error.strerror}") from error
     _check_is_mlflow(path)
     return uri if path.is_absolute() else uri.replace(str(path), str(path.absolute()), 1)
 
@@ -185,7 +188,7 @@ def _check_free(host: str, port: int) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last: of a name that no host can have
         raise StoreError(f"can't listen on {host}:{port} ({error}): choose another host or port") from error
 
 

@@ -234,19 +234,23 @@ def open_client(uri: str) -> "MlflowClient":
     StoreError
         If there is no such store, or it can't be written.
     """
-    path = sqlite_file(uri)
-    if path is not None:
-        # MLflow would try for some 100 s before it reports that a file can't be opened.
-        if path.exists():
-            _check_sqlite(path)
-        else:
-            _create_sqlite(path)
     from mlflow import MlflowClient
 
-    with translated(uri, "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"):
+    allowed = "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"
+    with translated(uri, allowed):
+        path = sqlite_file(uri)
+        if path is not None:
+            # MLflow would try for some 100 s before it reports that a file can't be opened.
+            if path.exists():
+                _check_sqlite(path)
+            else:
+                _create_sqlite(path)
         _check_database(uri)
-        client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # the constructor does not contact the server
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)  # the constructor does not contact the server
+        except ValueError as error:  # of an address that can't be
+            raise StoreError(f"can't use the MLflow store {uri}: {one_line(error, ERROR_LENGTH)}{allowed}") from error
     return client
 
 

@@ -22,6 +22,7 @@ from tilescout.search.tracking.standing.unlogged import clear, mark
 from tilescout.search.tracking.store import Opening, importing, quiet_environment, quiet_mlflow
 from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.faults import described
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.tracker import MlflowTracker
@@ -83,8 +84,8 @@ def _serve(connection: Connection, desk: "_Desk | _Refusal") -> None:
             continue
         try:
             answer = desk.do(**asked)
-        except StoreError as error:
-            answer = {"error": str(error)}
+        except Exception as error:  # whatever it is: whoever asked is to hear of it
+            answer = {"error": str(_told(error))}
         with suppress(OSError):  # whoever asked has gone, and left this to go on alone
             connection.send_bytes(json.dumps(answer).encode())
 
@@ -160,8 +161,8 @@ class _Desk:
         try:
             info = read_study(study, self._place).info
             tracker = MlflowTracker(self._uri, self._root, info, run_id, suite=suite, opening=self._opening)
-        except StoreError as error:
-            self._refused[study] = str(error)
+        except Exception as error:  # whatever MLflow makes of an address
+            self._refused[study] = str(_told(error))
             raise
         self._trackers[study] = tracker
         return {"run_id": tracker.run_id, "page": tracker.page}
@@ -176,9 +177,9 @@ class _Desk:
             tracker.finish(with_indices(found, self._indices[study]))
             if left:
                 self._name_run(study, tracker.run_id)
-        except StoreError as error:
+        except Exception as error:  # of MLflow, or of what draws
             if left:
-                mark(self._place, study, one_line(error))
+                mark(self._place, study, one_line(_told(error)))
             raise
         if left:
             clear(self._place, study)
@@ -225,6 +226,11 @@ class _Desk:
             suite, self._suite = self._suite, None
             suite.end(failed)
         return {}
+
+
+def _told(error: Exception) -> StoreError:
+    """An error as whoever asked is told it."""
+    return error if isinstance(error, StoreError) else StoreError(f"can't log to MLflow: {described(error)}")
 
 
 def with_indices(result: StudyResult, indices: Mapping[int, int]) -> StudyResult:

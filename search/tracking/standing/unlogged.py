@@ -1,5 +1,6 @@
 """Studies whose tracking was left to a process that goes on alone: what has not arrived is told later."""
 
+import os
 import time
 from pathlib import Path
 
@@ -58,9 +59,16 @@ def clear(place: Path | str, study: str) -> None:
 
 
 def unlogged(place: Path | str) -> dict[str, str]:
-    """The studies of a folder that were not delivered, each with the reason; those that are under way are left out."""
+    """The studies of a folder that were not delivered, each with the reason; those that are under way are left out.
+
+    None of a folder that can't be read: its studies can't be either, and whoever asks for them is told.
+    """
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:
+        return {}
     found = {}
-    for path in sorted(Path(place).glob(f"*{_SUFFIX}")):
+    for path in (Path(place, name) for name in names if name.endswith(_SUFFIX)):
         try:
             why = cut(plain(read_regular(path, SMALL, follow=False).decode(errors="replace")), _LONGEST)
             age = time.time() - path.lstat().st_mtime

@@ -1,10 +1,19 @@
 """Which study a search goes on with."""
 
 import logging
+import os
+from pathlib import Path
 
 import pytest
 
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import resumed
+from tilescout.search.tracking.standing.unlogged import unlogged
+from tilescout.spaces.errors import StoreError
+
+LONG = "a" * 300
+"""The name of a file that no file system takes, which stands for any that can't be looked at."""
 
 
 def test_a_search_that_has_nothing_to_go_on_with_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -13,3 +22,23 @@ def test_a_search_that_has_nothing_to_go_on_with_says_so(caplog: pytest.LogCaptu
         assert not caplog.messages
         assert resumed(["search-s0"], "search-s1", resume=True) == "search-s1"
     assert caplog.messages == ["there is no study search-s1 to go on with: it begins"]
+
+
+@pytest.mark.parametrize("place", ["/tmp/{}", "/tmp/{}/studies", "sqlite:////tmp/{}.db"])
+def test_a_place_that_can_not_be_looked_at_is_told_in_a_line(place: str) -> None:
+    store = study_store(place.format(LONG))
+    for use in (store.names, lambda: store.load("x"), store.results, lambda: store.delete("x"), store.check):
+        with pytest.raises(StoreError, match=r"File name too long|unable to open database file"):
+            use()
+    assert unlogged(f"/tmp/{LONG}") == {}
+
+
+def test_what_lies_in_the_place_of_a_databases_lock_is_told_and_never_waited_for(tmp_path: Path) -> None:
+    database, lock = Database(f"sqlite:///{tmp_path}/a.db"), tmp_path / "a.db.lock"
+    lock.mkdir()
+    with pytest.raises(StoreError, match=r"can't lock .*: Is a directory"), database.exclusive("a"):
+        pass
+    lock.rmdir()
+    os.mkfifo(lock)
+    with database.exclusive("a"):  # opened for writing alone, a pipe without a reader is waited for
+        pass

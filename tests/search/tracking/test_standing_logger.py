@@ -1,5 +1,6 @@
 """The process that stands by with MLflow imported: it logs what a search itself would, and loses nothing."""
 
+import json
 import logging
 import os
 import signal
@@ -7,8 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -27,7 +30,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
 from tilescout.search.tracking.standing import logger
-from tilescout.search.tracking.standing.desk import with_indices
+from tilescout.search.tracking.standing.desk import _Desk, _serve, with_indices
 from tilescout.search.tracking.standing.unlogged import clear, mark, unlogged
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -194,6 +197,29 @@ def test_what_is_in_the_place_of_a_mark_is_told_and_never_written(tmp_path: Path
     for change in (mark, clear):
         with pytest.raises(StoreError, match="move away"):
             change(tmp_path, "folder")
+
+
+def test_whatever_mlflow_raises_is_told_and_noted_where_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> object:
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr("tilescout.search.tracking.standing.desk.read_study", refuse)
+    ours, theirs = Pipe()
+    desk: Any = _Desk("http://[::", None, tmp_path, None)  # type: ignore[arg-type]
+    serving = Thread(target=_serve, args=(theirs, desk))
+    serving.start()
+    answers = []
+    for asked in ({"what": "begin", "run_id": None}, {"what": "finish", "indices": {}, "wall": {}, "left": True}):
+        ours.send_bytes(json.dumps({"study": "a", **asked}).encode())
+        answers.append(json.loads(ours.recv_bytes()))
+    ours.close()
+    serving.join()
+
+    told = "can't log to MLflow: ValueError: Invalid IPv6 URL"
+    assert [each["error"].split(" (")[0] for each in answers] == [told] * 2
+    assert unlogged(tmp_path)["a"].startswith(told)
 
 
 def _marks(store: Path) -> list[Path]:

@@ -28,7 +28,7 @@ from tilescout.search.tracking import FRONT_PAGE, MlflowTracker, TrackingError, 
 from tilescout.search.tracking.description import Place, describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
-from tilescout.search.tracking.server import opened_on_machine_learning
+from tilescout.search.tracking.server import _check_free, opened_on_machine_learning
 from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
@@ -112,6 +112,12 @@ def test_a_store_that_can_not_be_written_is_one_clear_line(uri: str, tmp_path: P
         MlflowTracker(uri.format(tmp_path), None, INFO)
     assert str(tmp_path) in str(failure.value)
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("uri", [f"sqlite:////tmp/{'a' * 300}.db", "http://[::"])
+def test_an_address_that_can_not_be_is_one_clear_line(uri: str) -> None:
+    with quiet_mlflow(), pytest.raises(StoreError, match="can't use the MLflow store"):
+        open_client(uri)
 
 
 def test_a_store_with_a_view_of_somebody_else_is_refused_before_it_is_asked(tmp_path: Path) -> None:
@@ -241,6 +247,10 @@ def test_the_ui_refuses_a_store_that_is_not_there_and_a_server(tmp_path: Path) -
         serve(default_store(tmp_path)[0], None, "127.0.0.1", 0)
     with pytest.raises(StoreError, match="is a server already"):
         serve("http://127.0.0.1:1", None, "127.0.0.1", 0)
+    with pytest.raises(StoreError, match="can't read the MLflow store"):
+        serve(f"sqlite:////tmp/{'a' * 300}.db", None, "127.0.0.1", 0)
+    with pytest.raises(StoreError, match=r"can't listen on a\.\.b:0"):
+        _check_free("a..b", 0)
 
 
 def test_importing_the_room_loads_neither_mlflow_nor_matplotlib() -> None:
