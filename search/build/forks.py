@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -286,6 +286,20 @@ class _Warm:
         ended(self, exitcode)
 
 
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Have processes that are started in the context never see Ctrl-C, which is for the one that starts them.
+
+    They have the mask of signals of the thread that starts them from their first moment on, and so while they import. A
+    terminal would else end them too, and what they were at would look like a crash.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _Process = tuple[Connection, Callable[[], object], Callable[[], int | None]]
 """A connection to a process, what ends it, and what waits for its end."""
 
@@ -308,16 +322,12 @@ def _spawned(target: _Target) -> _Process:
     context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
     ours, theirs = context.Pipe()
     process = context.Process(target=_warm_process, args=(theirs,), name="warm-compiler", daemon=True)
-    # Ctrl-C is for this process. The new one has this mask from its first moment on, and so while it imports.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        with theirs:
+        with theirs, deaf_to_ctrl_c():
             process.start()
     except OSError:
         ours.close()
         raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # No arguments of the process: they may be of modules that are found only once it runs.
     with suppress(OSError):
         ours.send(target)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.build.forks import deaf_to_ctrl_c
 from tilescout.search.build.standby import MEASURING, Session, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -65,7 +66,7 @@ class _Child:
                 self.connection = self.process.connection
                 return
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, deaf_to_ctrl_c():
             self.process = subprocess.Popen(
                 # A workload of your own is found there where its template was found here.
                 module_command(_WORKER, str(theirs.fileno()), device, json.dumps(module_places()), *own_folders()),

@@ -355,6 +355,16 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(child
         assert children() == before
 
 
+def test_ctrl_c_at_the_terminal_is_no_crash_of_what_is_measured(process: MeasuringProcess) -> None:
+    process.describe()
+    starts, child = process.starts, process._child
+    assert child is not None
+    assert isinstance(child.process, subprocess.Popen)
+    os.kill(child.process.pid, signal.SIGINT)  # a terminal sends it to all that run in the foreground
+    process.prepare("tilescout.spaces.gemm:Gemm", "8x8x8:bf16", ProtocolOptions(heating_us=1000.0))
+    assert process.starts == starts
+
+
 def test_one_that_is_interrupted_while_it_starts_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, children: Callable[[], set[int]]
 ) -> None:
