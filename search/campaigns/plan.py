@@ -88,13 +88,13 @@ def make_plan(
     chosen = list(
         dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in (*defaults, *also))
     )
-    given = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
+    given = np.stack(np.unravel_index(np.array(chosen, dtype=np.int64), first.shape), axis=1)
     legal_somewhere = np.logical_or.reduce([space.find(given) >= 0 for space in spaces])
     chosen = [position for position, kept in zip(chosen, legal_somewhere, strict=True) if kept]
     if sample is None:
         drawn = generator.permutation(positions)
     else:
-        drawn = _stratified(first.shape, np.array(chosen), positions, weights, sample, generator)
+        drawn = _stratified(first.shape, np.array(chosen, dtype=np.int64), positions, weights, sample, generator)
     chosen = list(dict.fromkeys([*chosen, *drawn.tolist()]))
     codes = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
     legal = np.stack([space.find(codes) >= 0 for space in spaces])
@@ -107,11 +107,12 @@ def make_plan(
     else:
         how = f"{len(configurations):,} configurations sampled with seed {seed}{restricted}, every value of every knob"
     how += f", {len(also):,} given ones" if also else ""
+    legal_defaults = "every default" if set(defaults) <= set(configurations) else "every legal default"
     return Plan(
         problems=tuple(space.problem for space in spaces),
         configurations=configurations,
         legal=legal,
-        how=f"{how} and every default among them",
+        how=f"{how} and {legal_defaults} among them",
     )
 
 

@@ -76,3 +76,12 @@ def test_given_configurations_are_among_the_sample_and_counted_in() -> None:
 def test_a_plan_of_nothing_is_refused() -> None:
     with pytest.raises(SpaceError, match="no legal configuration is in schedule pingpong; warp_groups 1"):
         plan_of(10, 0, "schedule=pingpong", "warp_groups=1")
+
+
+@pytest.mark.parametrize("sample", [5, None])
+def test_a_space_without_its_default_has_a_plan_that_says_so(sample: int | None) -> None:
+    space = SPACES[0].subset([at for at in range(0, len(SPACES[0]), 97) if SPACES[0][at] != DEFAULTS[0]])
+    plan = make_plan([space], DEFAULTS[:1], sample, 0)
+    assert DEFAULTS[0] not in plan.configurations
+    assert 5 <= plan.rows == len(plan.configurations) <= len(space)
+    assert plan.how.endswith("and every legal default among them")
