@@ -34,7 +34,8 @@ class Errors:
     slope
         Growth of that variance with the variance between members.
     shift
-        Standard deviation of the error that all configurations of a problem share.
+        Standard deviation of the error that all configurations of a problem share; 0 where a single problem was learned
+        from, which tells nothing of it.
     """
 
     floor: float
@@ -65,11 +66,16 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
     ModelError
         If nothing is left over to learn from or to test on.
     """
-    parts = [list(samples[start::FOLDS]) for start in range(min(FOLDS, len(samples)))]
-    one_problem = len(samples) == 1
-    if one_problem:
-        order = np.random.default_rng(seed).permutation(len(samples[0]))
-        parts = [[samples[0].take(rows)] for rows in np.array_split(order, 5) if len(rows)]
+    # Two tables may hold one problem: what was measured of it in one would tell all of the other.
+    problems = list(dict.fromkeys(sample.problem for sample in samples))
+    folds = [problems[start::FOLDS] for start in range(min(FOLDS, len(problems)))]
+    parts = [[sample for sample in samples if sample.problem in fold] for fold in folds]
+    if one_problem := len(problems) == 1:
+        generator = np.random.default_rng(seed)
+        divided = [np.array_split(generator.permutation(len(sample)), 5) for sample in samples]
+        fifths = [zip(samples, rows, strict=True) for rows in zip(*divided, strict=True)]
+        taken = ([sample.take(rows) for sample, rows in fifth if len(rows)] for fifth in fifths)
+        parts = [part for part in taken if part]
     errors, between, shifts = [], [], []
     for out in parts:
         rest = [sample for part in parts if part is not out for sample in part]

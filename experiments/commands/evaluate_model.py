@@ -46,6 +46,7 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Grid
 
@@ -120,6 +121,11 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     divisions = {"problem": [shapes[s.problem] for s in samples], "family": [s.family for s in samples]}
     # Where all problems are of one shape or family, nothing would be left to learn from.
     divisions = {what: labels for what, labels in divisions.items() if len(set(labels)) > 1}
+    if not divisions:
+        raise TableError(
+            f"table {recorded.path}: what ran is all of one shape and one family, and without it nothing is left to "
+            "learn from: give a table of several problems"
+        )
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:
         models.train(groups, asked.processes or available_cores())

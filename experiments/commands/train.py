@@ -15,7 +15,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.costmodel.uncertainty import FOLDS, Ensemble
+from tilescout.costmodel.uncertainty import FOLDS, Ensemble, Errors
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
@@ -120,11 +120,10 @@ def train(asked: TrainRequest) -> None:
     save_model(path, model, card)
     assert model.fitted is not None
     errors = model.fitted.errors
+    problems = len(card.problems)
     console.say(
-        f"{path}: {card.rows:,} measurements of {len(samples)} problems, {asked.trees} trees, "
-        f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; on a problem that is left out, "
-        f"times as a whole are off by {errors.shift:.1%}, "
-        f"single ones by {np.sqrt(errors.floor):.1%} and more"
+        f"{path}: {card.rows:,} measurements of {problems} problem{'s' * (problems > 1)}, {asked.trees} trees, "
+        f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; {_told(errors, problems)}"
     )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
@@ -139,6 +138,17 @@ def train(asked: TrainRequest) -> None:
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
     console.say(f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}")
+
+
+def _told(errors: Errors, problems: int) -> str:
+    """How wrong a model is, as far as its cross-validation tells."""
+    single = f"{np.sqrt(errors.floor):.1%} and more"
+    if problems > 1:
+        return f"on a problem that is left out, times as a whole are off by {errors.shift:.1%}, single ones by {single}"
+    return (
+        f"on rows that are left out, times are off by {single}; how far they are off as a whole on another problem, "
+        "one alone does not tell, and intervals are without it"
+    )
 
 
 def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:

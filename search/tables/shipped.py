@@ -128,9 +128,16 @@ def named_table(template: KernelTemplate, path: Path | None) -> Table:
 
 
 def named_tables(template: KernelTemplate, paths: Sequence[Path]) -> list[Table]:
-    """The tables in files, or all shipped ones of the template; see `named_table` for the errors."""
+    """The tables in files, one that is named twice once, or all shipped ones of the template.
+
+    Raises
+    ------
+    TableError
+        As of `named_table`.
+    """
     if paths:
-        return [named_table(template, path) for path in paths]
+        named = (named_table(template, path) for path in paths)
+        return list({table.card.sha256: table for table in named}.values())
     found = [table for table in map(Table.read, shipped_tables()) if table.card.space == template.name]
     return found or [largest_table(template)]
 

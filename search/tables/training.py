@@ -26,8 +26,9 @@ def samples_of(
 ) -> list[Sample]:
     """The measurements of a table, a sample a problem.
 
-    Rows that failed teach nothing of times and are left out, as are configurations that are no longer legal. A pruned
-    row is censored: what is known is the time that its verifying launch suggests.
+    Rows that failed teach nothing of times and are left out, as are configurations that are no longer legal, and
+    problems for which all failed. A pruned row is censored: what is known is the time that its verifying launch
+    suggests.
 
     Parameters
     ----------
@@ -44,9 +45,15 @@ def samples_of(
     Raises
     ------
     TableError
-        If the table is of another space, or no row says what its binary holds.
+        If the table is of another space, or nothing of it ran, or no row says what its binary holds.
     """
-    problems = [problem for problem in table.problems if problem not in without]
+    known = np.isfinite(_known_us(table, slice(None))[0])
+    if binaries:
+        known &= np.isfinite(np.sum(_binary(table), axis=0))
+    ran = [problem for problem in table.problems if known[table.rows(problem)].any()]
+    if not ran:
+        raise TableError(f"table {table.path}: nothing of it ran, so that there is no time to learn from")
+    problems = [problem for problem in ran if problem not in without]
     return [problem_sample(table, template, problem, binaries) for problem in problems]
 
 
@@ -90,10 +97,19 @@ def card_of(tables: Sequence[Table], samples: Sequence[Sample]) -> ModelCard:
     return ModelCard(
         space=first.space,
         device=first.device,
-        problems=tuple(sample.problem for sample in samples),
+        problems=tuple(dict.fromkeys(sample.problem for sample in samples)),
         tables=tuple(TrainingTable(t.path.name, t.card.sha256, str(t.card.objective)) for t in tables),
         rows=sum(map(len, samples)),
     )
+
+
+def _known_us(table: Table, rows: Indices | slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Of rows, what is known of the time in µs, not finite where nothing is, and whether they were pruned: then it is
+    what the one launch suggests.
+    """
+    pruned = np.asarray(table.data["status"].to_numpy()[rows] == Status.PRUNED)
+    pilots = np.asarray(table.data["pilot_us"].to_numpy()[rows], dtype=np.float64)
+    return np.where(pruned, pilots, table.times_us[rows]), pruned
 
 
 def problem_sample(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> Sample:
@@ -156,12 +172,12 @@ def _ran(
             f"table {table.path}: none of its configurations for {problem} is legal in {template.name} now"
         )
     indices = whole.find(codes)
-    pruned = np.asarray(table.data["status"].to_numpy()[rows] == Status.PRUNED)
-    pilots = np.asarray(table.data["pilot_us"].to_numpy()[rows], dtype=np.float64)
-    known = np.where(pruned, pilots, table.times_us[rows])
+    known, pruned = _known_us(table, rows)
     usable = (indices >= 0) & np.isfinite(known)
     if binaries:
         usable &= np.isfinite(np.sum(_binary(table), axis=0)[rows])
     kept = np.flatnonzero(usable)
+    if not len(kept):
+        raise TableError(f"table {table.path}: nothing that is legal in {template.name} now ran for {problem}")
     kept = kept[np.argsort(indices[kept])]
     return whole.subset(indices[kept]), kept, known, pruned
