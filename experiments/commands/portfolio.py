@@ -157,6 +157,11 @@ def _tables(template: KernelTemplate, asked: PortfolioRequest) -> list[Table]:
     if asked.tables:
         for table in read:
             table.check_space(template)
+            if table.card.device != asked.device:
+                raise TableError(
+                    f"table {table.path} was recorded on {table.card.device}, and kernels are chosen for "
+                    f"{asked.device}: name tables of one device, and that device with --device"
+                )
         return read
     fitting = [table for table in read if (table.card.space, table.card.device) == (template.name, asked.device)]
     if not fitting:
@@ -177,20 +182,26 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
         If no problem of the tables has the signature.
     """
     columns: dict[str, dict[Codes, float]] = {}
+    library_us: dict[str, float] = {}
+    held = set()
     for table in tables:
         codes, times = table.codes(template.knobs), table.times_us
         for problem in table.problems:
             rows = table.rows(problem)
             rows = rows[np.isfinite(times[rows])]
+            if len(rows):
+                held.add(problem.signature)
             if problem.signature == signature and len(rows):
-                known = columns.setdefault(str(problem), {})
-                logs = np.log(times[rows] / times[rows].min())
-                known |= dict(zip(map(tuple, codes[rows].tolist()), logs.tolist(), strict=True))
+                known, own_us = columns.setdefault(str(problem), {}), table.card.baselines[problem].library_us
+                # Two tables may hold a problem: the library ran beside both.
+                scaled = times[rows] * (library_us.setdefault(str(problem), own_us) / own_us)
+                known |= dict(zip(map(tuple, codes[rows].tolist()), scaled.tolist(), strict=True))
     if not columns:
-        held = sorted({problem.signature for table in tables for problem in table.problems})
-        raise TableError(f"no recorded problem has the signature {signature}; recorded are {', '.join(held)}")
+        told = f"recorded are {', '.join(sorted(held))}" if held else "nothing was timed in these tables"
+        raise TableError(f"no problem of the signature {signature} was timed; {told}")
     kernels = sorted({kernel for known in columns.values() for kernel in known})
-    logs = np.array([[known.get(kernel, np.nan) for known in columns.values()] for kernel in kernels])
+    scaled = np.array([[known.get(kernel, np.nan) for known in columns.values()] for kernel in kernels])
+    logs = np.log(scaled / np.nanmin(scaled, axis=0))
     names = ", ".join(table.path.name for table in tables)
     return Regrets(tuple(kernels), tuple(columns), logs, f"measured, {names}")
 

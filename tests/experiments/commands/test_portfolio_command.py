@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from tilescout.costmodel.portfolio import CAP
-from tilescout.experiments.commands.portfolio import Regrets, left_out, portfolio
-from tilescout.search.tables.table import Table
+from tilescout.experiments.commands.portfolio import Regrets, left_out, portfolio, recorded
+from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.gemm_sm90.template import KNOBS
+from tilescout.spaces.templates import find_template
 
 PROBLEMS = ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")
 
@@ -54,6 +56,20 @@ def test_the_regret_of_a_portfolio_is_that_of_the_recorded_times(table: Table, t
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_kernels_of_two_tables_of_a_problem_are_compared_with_each_other(table: Table, tmp_path: Path) -> None:
+    problem = table.problems[0]
+    rows = table.rows(problem)
+    rows = rows[np.argsort(table.times_us[rows], kind="stable")][: np.isfinite(table.times_us[rows]).sum()]
+    card = replace(table.card, baselines={problem: table.card.baselines[problem]})
+    for name, some in {"slow": rows[-3:], "fast": rows[:3]}.items():
+        held = [(table.configuration(row), problem, table.measurement(row)) for row in some.tolist()]
+        write_table(tmp_path / f"{name}.parquet", card, held)
+    both = [Table.read(tmp_path / f"{name}.parquet") for name in ("slow", "fast")]
+    regrets = recorded(find_template("gemm_sm90"), both, "bf16")
+    times = table.times_us[np.concatenate([rows[-3:], rows[:3]])]
+    assert sorted(regrets.logs[:, 0]) == pytest.approx(sorted(np.log(times / times.min())))
+
+
 def test_problems_that_are_left_out_are_served_by_what_the_others_chose(table: Table, tmp_path: Path) -> None:
     # Without the first the second kernel is chosen, which was not timed there; without any other product the first one.
     logs = np.array([[0.0, 0.4, 0.1, 0.3], [np.nan, 0.0, 0.3, 0.0], [0.9, 0.9, 0.0, 0.9]])
@@ -77,10 +93,12 @@ def test_a_suite_is_served_by_predictions_of_the_same_kernels(table: Table, tmp_
 
 
 def test_what_can_not_be_chosen_is_refused(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="no recorded problem has the signature fp16"):
+    with pytest.raises(TableError, match="no problem of the signature fp16 was timed; recorded are bf16"):
         _run("--table", table.path, "--signature", "fp16")
     with pytest.raises(TableError, match="no table of gemm_sm90 on h100 is shipped"):
         _run("--device", "h100")
+    with pytest.raises(TableError, match="was recorded on h200, and kernels are chosen for h100"):
+        _run("--table", table.path, "--device", "h100")
     kept = tmp_path / "kept.png"
     kept.write_text("not a plot")
     with pytest.raises(StoreError):
