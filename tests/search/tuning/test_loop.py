@@ -1,5 +1,6 @@
 """The search loop with an evaluator that prunes, as a live one does, and a race at the end."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -74,25 +75,43 @@ class PruningEvaluator(Evaluator):
 
 
 Search = Callable[..., tuple[StudyResult, PruningEvaluator]]
+Searched = Callable[[str], tuple[StudyResult, PruningEvaluator, Path]]
+
+
+def search_in(
+    folder: Path, table: Table, sampler: str, trials: int = 40, seed: int = 0, resume: bool = False
+) -> tuple[StudyResult, PruningEvaluator]:
+    """A search with the evaluator that prunes, whose study is kept in a folder."""
+    with PruningEvaluator(table) as evaluator:
+        options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), folder, resume)
+        return run_study(evaluator, options), evaluator
 
 
 @pytest.fixture
 def search(table: Table, tmp_path: Path) -> Search:
-    """A function: a search with the evaluator that prunes."""
+    """A function: `search_in` the test's folder."""
 
-    def search(
-        sampler: str, trials: int = 40, seed: int = 0, resume: bool = False, folder: str = "studies"
-    ) -> tuple[StudyResult, PruningEvaluator]:
-        with PruningEvaluator(table) as evaluator:
-            options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), tmp_path / folder, resume)
-            return run_study(evaluator, options), evaluator
+    def search(sampler: str, **options: Any) -> tuple[StudyResult, PruningEvaluator]:
+        return search_in(tmp_path / "studies", table, sampler, **options)
 
     return search
 
 
+@pytest.fixture(scope="module")
+def searched(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """A function: a search by a sampler, made once, which several tests look at, and the folder of its study."""
+
+    @functools.cache
+    def searched(sampler: str) -> tuple[StudyResult, PruningEvaluator, Path]:
+        folder = tmp_path_factory.mktemp("studies")
+        return (*search_in(folder, table, sampler), folder)
+
+    return searched
+
+
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_pruned_trials_are_trials_and_no_failures(search: Search, tmp_path: Path, sampler: str) -> None:
-    result, _ = search(sampler)
+def test_pruned_trials_are_trials_and_no_failures(searched: Searched, sampler: str) -> None:
+    result, _, folder = searched(sampler)
     ends = [trial.measurement.status for trial in result.trials]
 
     assert len({trial.index for trial in result.trials}) == len(result.trials) == 40
@@ -100,7 +119,7 @@ def test_pruned_trials_are_trials_and_no_failures(search: Search, tmp_path: Path
     described = result.to_dict()
     assert described["pruned_trials"] == ends.count(Status.PRUNED)
     assert described["failed_trials"] == ends.count(Status.WRONG)
-    study = JournalFolder(tmp_path / "studies").load(result.info.name)
+    study = JournalFolder(folder).load(result.info.name)
     states = {Status.OK: TrialState.COMPLETE, Status.PRUNED: TrialState.PRUNED, Status.WRONG: TrialState.FAIL}
     assert [trial.state for trial in study.trials] == [states[end] for end in ends]
     for frozen, trial in zip(study.trials, result.trials, strict=True):
@@ -108,8 +127,10 @@ def test_pruned_trials_are_trials_and_no_failures(search: Search, tmp_path: Path
 
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_the_default_is_measured_in_full_and_every_other_against_the_best_so_far(search: Search, sampler: str) -> None:
-    result, evaluator = search(sampler)
+def test_the_default_is_measured_in_full_and_every_other_against_the_best_so_far(
+    searched: Searched, sampler: str
+) -> None:
+    result, evaluator, _ = searched(sampler)
     best = np.inf
     for trial, (index, incumbent) in zip(result.trials, evaluator.asked, strict=True):
         assert trial.index == index
@@ -126,8 +147,8 @@ def test_the_default_is_measured_in_full_and_every_other_against_the_best_so_far
 
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_the_same_seed_gives_the_same_trials_pruned_or_not(search: Search, sampler: str) -> None:
-    first, second = (search(sampler, seed=5, folder=folder)[0] for folder in ("a", "b"))
+def test_the_same_seed_gives_the_same_trials_pruned_or_not(searched: Searched, search: Search, sampler: str) -> None:
+    first, second = searched(sampler)[0], search(sampler)[0]
 
     assert [trial.index for trial in first.trials] == [trial.index for trial in second.trials]
     assert [trial.measurement for trial in first.trials] == [trial.measurement for trial in second.trials]

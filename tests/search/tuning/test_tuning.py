@@ -1,7 +1,8 @@
 """The search on the shipped table: the same loop as on a GPU, the recorded measurements."""
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -51,17 +52,31 @@ def indices(trials: Sequence[TrialRecord]) -> list[int]:
     return [trial.index for trial in trials]
 
 
+Searched = Callable[[str], Sequence[TrialRecord]]
+
+
+@pytest.fixture(scope="module")
+def searched(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """A function: the 60 trials of a sampler with the seed 3, searched once."""
+
+    @functools.cache
+    def searched(sampler: str) -> Sequence[TrialRecord]:
+        return search(table, tmp_path_factory.mktemp("searched"), sampler, seed=3, trials=60).trials
+
+    return searched
+
+
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_the_same_seed_gives_the_same_trials(table: Table, tmp_path: Path, sampler: str) -> None:
-    first, second = (search(table, tmp_path / name, sampler, seed=3, trials=25) for name in ("a", "b"))
-    assert indices(first.trials) == indices(second.trials)
-    assert [t.measurement for t in first.trials] == [t.measurement for t in second.trials]
+def test_the_same_seed_gives_the_same_trials(table: Table, tmp_path: Path, sampler: str, searched: Searched) -> None:
+    first, second = searched(sampler)[:25], search(table, tmp_path, sampler, seed=3, trials=25).trials
+    assert indices(first) == indices(second)
+    assert [t.measurement for t in first] == [t.measurement for t in second]
 
 
 @pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"exhaustive", "guided"}))  # nothing in them is random
-def test_another_seed_gives_other_trials(table: Table, tmp_path: Path, sampler: str) -> None:
-    first, second = (search(table, tmp_path, sampler, seed=seed, trials=25) for seed in (1, 2))
-    assert indices(first.trials) != indices(second.trials)
+def test_another_seed_gives_other_trials(table: Table, tmp_path: Path, sampler: str, searched: Searched) -> None:
+    first, second = searched(sampler)[:25], search(table, tmp_path, sampler, seed=1, trials=25).trials
+    assert indices(first) != indices(second)
 
 
 class SlowToStart(ReplayEngine):
@@ -112,9 +127,8 @@ def test_what_is_tried_first_is_compiled_while_the_gpu_is_set_up(table: Table, t
 
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
-def test_no_configuration_is_tried_twice(table: Table, tmp_path: Path, sampler: str) -> None:
-    result = search(table, tmp_path, sampler, trials=60)
-    assert len(set(indices(result.trials))) == len(result.trials) == 60
+def test_no_configuration_is_tried_twice(sampler: str, searched: Searched) -> None:
+    assert len(set(indices(searched(sampler)))) == len(searched(sampler)) == 60
 
 
 def test_trial_0_is_the_default(table: Table, tmp_path: Path) -> None:
