@@ -1,7 +1,7 @@
 """The shipped conformance suite and optuna's own, passed by every sampler, the flagships with and without a model."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
 
+from tilescout.costmodel.persistence import load_model
 from tilescout.search.samplers import SAMPLERS, SpaceSampler, find_sampler
 from tilescout.search.samplers.testing import OptunaConformance, SamplerConformance
 from tilescout.search.samplers.tpe import TPESampler
@@ -39,7 +40,7 @@ class TestGP(SamplerConformance):
 
 
 class TestLFBO(SamplerConformance):
-    tested = "lfbo:initial=5:neighbours=60"
+    tested = "lfbo:initial=5:neighbours=60:selected=0.4"  # else it picks one, and fits a forest for each trial
 
 
 class TestEvolutionary(SamplerConformance):
@@ -49,6 +50,13 @@ class TestEvolutionary(SamplerConformance):
 class TestGuided(SamplerConformance):
     tested = "guided"
     spaces = PARTS
+
+    @pytest.fixture(scope="class", autouse=True)
+    def read_once(self) -> Iterator[None]:
+        """Every sampler of the tests would read the shipped model, which takes as long as all that they are asked."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tilescout.search.samplers.guided.prior.load_model", functools.cache(load_model))
+            yield
 
 
 class TestGuidedWithoutModel(SamplerConformance):
