@@ -396,7 +396,8 @@ def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> No
                     return
                 if ready is not asked:
                     assert isinstance(ready, Connection)
-                    asked.send_bytes(json.dumps(_settle(children.pop(ready))).encode())
+                    if ready in children:  # else it was cancelled in this very round
+                        asked.send_bytes(json.dumps(_settle(children.pop(ready))).encode())
                     continue
                 message = json.loads(asked.recv_bytes(MESSAGE_BYTES))
                 if "task" in message:

@@ -1,5 +1,6 @@
 """Which engine compiles and measures: this machine's GPUs, a Ray cluster, or a recorded table."""
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,6 +64,8 @@ def make_engine(
         If no table fits, or it was recorded by another objective than the one asked for.
     """
     check_device(device)
+    if gpus is not None and gpus < 1:
+        raise DeviceError(f"can't use {gpus} GPUs: `gpus` is 1 or more, or None for all")
     asked = find_objective(objective) if objective is not None else None
     template.check(problem)
     if asked is not None:
@@ -86,6 +89,8 @@ def make_engine(
     from tilescout.search.engines.local import LocalEngine
 
     all_gpus = [f"cuda:{number}" for number in range(len(visible_gpus()))]
+    if device.startswith("cuda:") and device not in all_gpus:
+        raise DeviceError(f"there is no {device} here, there are {', '.join(all_gpus)}")
     chosen = [device] if device.startswith("cuda:") else all_gpus[:gpus]
     return LocalEngine(template, artifacts, chosen, options=options)
 
@@ -119,7 +124,7 @@ def check_device(device: str) -> None:
     DeviceError
         With the choices.
     """
-    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
+    if device not in ("auto", "cuda", "replay") and not re.fullmatch("cuda:[0-9]{1,9}", device):
         raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
 
 

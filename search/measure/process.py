@@ -321,7 +321,8 @@ class MeasuringProcess(Closing):
     def _lost(self) -> WorkerLostError:
         assert self._child is not None
         code = self._child.process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        named = {each.value: each.name for each in signal.Signals}  # not those in the middle of the real-time ones
+        how = f"signal {named.get(-code, -code)}" if code < 0 else f"exit code {code}"
         printed = self._child.last_line()
         self._reap()
         detail = f"; it printed: {printed}" if printed else ""

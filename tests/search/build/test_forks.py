@@ -1,7 +1,9 @@
 """The warm process that compilers are forked from, where it can't be started, or Ctrl-C reaches it."""
 
+import json
 import signal
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -82,3 +84,29 @@ def test_the_warm_process_never_sees_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
         pool.start()
     assert blocked == [True]  # what is started inherits it, and imports for seconds
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_task_that_is_cancelled_as_it_ends_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, asked = Pipe()
+    told, _ = Pipe()
+    rounds: list[int] = []
+
+    def both(objects: list[Any], left: float | None) -> list[Any]:
+        """What is ready: the task at first, then its end and that it is cancelled, then that nobody asks any more."""
+        rounds.append(len(objects))
+        if len(objects) == 3:
+            wait([objects[2]], 60)
+            ours.send_bytes(json.dumps({"cancel": 1}).encode())
+            return [asked, objects[2]]
+        if len(rounds) > 1:
+            ours.close()
+        return [asked]
+
+    monkeypatch.setattr(forks, "wait", both)
+    monkeypatch.setattr(forks, "_told_to_end", lambda: told)
+    monkeypatch.setattr(signal, "signal", nothing)
+    ours.send_bytes(json.dumps({"number": 1, "task": TASK, "timeout": 60.0, "later": False}).encode())
+
+    forks.serve(asked, nothing, 1)  # it ended with an error, and so did all that was being compiled
+
+    assert rounds == [2, 3, 2]

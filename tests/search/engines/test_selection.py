@@ -108,6 +108,9 @@ def test_the_gpus_are_all_of_this_machine_or_as_many_as_are_wanted(
     ("asked", "answer"),
     [
         ({"device": "gpu"}, "unknown device 'gpu', allowed are auto, cuda, cuda:N and replay"),
+        ({"device": "cuda:²"}, "unknown device 'cuda:²'"),
+        ({"gpus": 0, "device": "replay"}, "can't use 0 GPUs: `gpus` is 1 or more"),
+        ({"gpus": -1}, "can't use -1 GPUs"),
         ({"objective": "solo"}, "unknown objective 'solo', allowed are chain and sandwich"),
         ({"device": "cuda"}, "no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='rep"),
         ({"device": "cuda:1", "table": Path("t.parquet")}, "`table` is for replaying, `device='cuda:1'` measures"),
@@ -120,6 +123,12 @@ def test_what_contradicts_itself_or_is_not_here_is_refused(
 ) -> None:
     with pytest.raises(DeviceError, match=answer):
         make_engine(TEMPLATE, PROBLEM, tmp_path, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_gpus")
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="there is no cuda:4 here, there are cuda:0, cuda:1, cuda:2, cuda:3"):
+        make_engine(TEMPLATE, PROBLEM, tmp_path, device="cuda:4")
 
 
 def test_a_problem_that_the_kernel_can_not_compute_is_refused_before_anything_is_started(tmp_path: Path) -> None:
