@@ -163,7 +163,7 @@ class Journal(Closing):
         except OSError as error:
             raise StoreError(f"can't write {form.noun} {path}: {error.strerror}") from error
         try:
-            self._lock()
+            _lock(self._file, path, form)
             _check_form(self._file, path, form)
             if new:
                 os.ftruncate(self._file.fileno(), 0)
@@ -268,21 +268,36 @@ class Journal(Closing):
         self.path.unlink(missing_ok=True)
         self.close()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it until now may have removed it: then this is not the file that others find at the path.
-            held = self._is_at_its_path()
-        except BlockingIOError:
-            held = False
-        if not held:
-            raise BusyError(f"another process writes {self._form.noun} {self.path}: wait for it, or end it")
 
-    def _is_at_its_path(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return False
+def remove_journal(path: Path, form: JournalForm) -> None:
+    """Delete a journal, a damaged one too. Of a link the link alone goes: its records are kept where else they are.
+
+    Raises
+    ------
+    BusyError
+        If another process has it open.
+    StoreError
+        If it can't be deleted, is no regular file, or no journal of this form.
+    """
+    try:
+        with _opened(path, form, os.O_RDWR) as file:
+            _lock(file, path, form)
+            _check_form(file, path, form)
+            path.unlink()
+    except OSError as error:
+        raise StoreError(f"can't write {form.noun} {path}: {error.strerror}") from error
+
+
+def _lock(file: IO[bytes], path: Path, form: JournalForm) -> None:
+    """Be the only process that has a journal open for writing."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it until now may have removed it: then this is not the file that others find at the path.
+        held = os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except (BlockingIOError, FileNotFoundError):
+        held = False
+    if not held:
+        raise BusyError(f"another process writes {form.noun} {path}: wait for it, or end it")
 
 
 def _opened(path: Path, form: JournalForm, flags: int) -> IO[bytes]:

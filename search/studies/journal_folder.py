@@ -11,7 +11,7 @@ from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler
 from optuna.storages.journal import BaseJournalBackend
 
-from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, never, read_records
+from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records, remove_journal
 from tilescout.search.studies.optuna_hooks import OPERATION, LongJournal
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
@@ -83,11 +83,9 @@ class JournalFolder(StudyStore):
         if name not in self.names():
             raise StoreError(f"there is no study {name} in {self.name}; there are: {alternatives(name, self.names())}")
         try:
-            Journal(path, FORM, never, new=True).remove()  # a damaged one too, and none that is being searched
+            remove_journal(path, FORM)
         except BusyError as error:
             raise StoreError(f"another process is searching the study {path}: wait for it, or end it") from error
-        except OSError as error:
-            raise _unwritable(path, error) from error
 
     def result(self, name: str) -> dict[str, Any] | None:
         try:

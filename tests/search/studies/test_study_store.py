@@ -2,11 +2,14 @@
 
 import logging
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tilescout.search.studies.database import Database
+from tilescout.search.studies.journal_folder import JournalFolder
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import resumed
 from tilescout.search.tracking.standing.unlogged import unlogged
@@ -42,3 +45,14 @@ def test_what_lies_in_the_place_of_a_databases_lock_is_told_and_never_waited_for
     os.mkfifo(lock)
     with database.exclusive("a"):  # opened for writing alone, a pipe without a reader is waited for
         pass
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_deleting_a_link_to_a_study_leaves_the_study(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    [recorded] = (Path(__file__).parent / "recorded").glob("*-random-s0.journal")
+    original, folder = Path(shutil.copy(recorded, tmp_path)), tmp_path / "studies"
+    folder.mkdir()
+    link(original, folder / original.name)
+    JournalFolder(folder).delete(original.stem)
+    assert JournalFolder(folder).names() == []
+    assert original.read_bytes() == recorded.read_bytes()
