@@ -307,24 +307,25 @@ def _check_race(race: Mapping[str, Any], best: Mapping[str, Any]) -> None:
 
 
 def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """One outcome a problem: of several, the one whose kernel is fastest at the worst end of its interval.
+    """One outcome a problem and device: of several, the one whose kernel is fastest at the worst end of its interval.
 
     Raises
     ------
     ExportError
-        If outcomes of a problem are of two objectives: their ratios are not comparable.
+        If outcomes of a problem on a device are of two objectives: their ratios are not comparable.
     """
-    chosen: dict[GemmProblem, Outcome] = {}
+    chosen: dict[tuple[GemmProblem, str], Outcome] = {}
     for outcome in outcomes:
-        held = chosen.get(outcome.problem)
+        key = outcome.problem, outcome.device
+        held = chosen.get(key)
         if held is not None and held.objective is not outcome.objective:
             raise ExportError(
                 f"studies {held.evidence.study} and {outcome.evidence.study} of {outcome.problem} are of two "
                 f"objectives ({held.objective}, {outcome.objective}): name the studies of one"
             )
         if held is None or _worst(outcome) < _worst(held):
-            chosen[outcome.problem] = outcome
-    return sorted(chosen.values(), key=lambda outcome: outcome.problem)
+            chosen[key] = outcome
+    return [chosen[key] for key in sorted(chosen)]
 
 
 def _worst(outcome: Outcome) -> float:

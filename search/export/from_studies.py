@@ -39,7 +39,7 @@ class Decided:
     Attributes
     ----------
     outcomes
-        One a problem, at least one.
+        One a problem and device, at least one.
     left_out
         Why nothing can be exported of the other studies, by their names.
     """

@@ -144,6 +144,14 @@ def test_studies_of_two_objectives_do_not_decide_on_one_problem_together() -> No
         best_of([older, sandwich])
 
 
+def test_each_device_has_its_own_decision_on_a_problem() -> None:
+    fast, slow = judge(result(1.1, 1.09, 1.11, device="h100")), judge(result(0.9, 0.89, 0.91))
+    assert [(outcome.device, outcome.choice) for outcome in best_of([slow, fast])] == [
+        ("h100", Choice.OURS),
+        ("h200", Choice.LIBRARY),
+    ]
+
+
 def decision(m: int, choice: Choice = Choice.OURS) -> Decision:
     return Decision(GemmProblem(m, 64, 64), choice, Evidence("s", "r"), "" if choice is Choice.LIBRARY else "k")
 
