@@ -233,7 +233,13 @@ class MeasuringProcess(Closing):
         return answer
 
     def measure(self, job: Job) -> Measurement:
-        """Measure a kernel; a crash or hang is its measurement."""
+        """Measure a kernel; a crash or hang is its measurement.
+
+        Raises
+        ------
+        DeviceError
+            If no process can be started, or a kernel can't be loaded for want of room or memory.
+        """
         self._ensure()  # replacing a process that another kernel took down is not this one's cost
         start = time.perf_counter()
         try:
@@ -241,6 +247,8 @@ class MeasuringProcess(Closing):
         except WorkerLostError as lost:
             seconds = time.perf_counter() - start
             return Measurement(lost.measurement.status, lost.measurement.error, gpu_seconds=seconds)
+        if answer["kind"] == "refused":
+            raise DeviceError(f"can't measure on {self.device}: {answer['error']}")
         if answer["leaving"]:
             self._reap()
         return Measurement.from_dict(answer["measurement"])

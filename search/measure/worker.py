@@ -7,6 +7,7 @@ A CUDA error that outlives its launch makes a process useless: every later call 
 failure and leaves; the host starts another.
 """
 
+import errno
 import json
 import os
 import select
@@ -76,6 +77,11 @@ class Job:
         return cls(**{**record, "options": ProtocolOptions.from_dict(record["options"])})
 
 
+class ShortageError(Exception):
+    """Room, memory or numbers of files ran out while a kernel was loaded, which says nothing of the kernel."""
+
+
+_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 _KEPT = 4
 """Problems that stay set up: searches of several take turns, and setting one up takes up to a second."""
 
@@ -105,7 +111,13 @@ class Worker:
         return bench
 
     def measure(self, job: Job) -> Measurement:
-        """Verify and time one kernel; every failure but the death of the process becomes the measurement."""
+        """Verify and time one kernel; every failure but the death of the process becomes the measurement.
+
+        Raises
+        ------
+        ShortageError
+            If it can't be loaded for want of room or memory.
+        """
         bench = self.bench(job.workload, job.problem, job.options, job.library_us)
         start = time.perf_counter()
 
@@ -118,6 +130,9 @@ class Worker:
         try:
             launch = self.load(job)
         except (ArtifactError, SpaceError, OSError, AttributeError, RuntimeError) as error:
+            cause = error.__cause__ or error
+            if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+                raise ShortageError(one_line(error)) from error
             return failed(Status.LOAD_ERROR, error)
         try:
             known = self._edge_errors.get(job.sha256)
@@ -293,7 +308,11 @@ def serve(connection: Connection, device: str, host: int) -> None:
         if request["kind"] == "name":
             send({"kind": "named", **worker.named(request["loader"], request["problems"])})
             continue
-        measurement = worker.measure(Job.from_dict(request["job"]))
+        try:
+            measurement = worker.measure(Job.from_dict(request["job"]))
+        except ShortageError as error:
+            send({"kind": "refused", "error": str(error)})
+            continue
         usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()
         send({"kind": "measured", "measurement": measurement.to_dict(), "leaving": not usable})
         if not usable:
