@@ -47,6 +47,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here: searches are not replayed")
 def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
     tmp_path: Path,

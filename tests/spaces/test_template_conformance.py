@@ -11,6 +11,7 @@ from tilescout.spaces.testing import TemplateConformance
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 KERNELS = Path(__file__).resolve().parents[1] / "search" / "kernels"
+pytestmark = pytest.mark.slow  # together, though none is: no file that takes as long is begun last
 PRODUCTS = ("16x4096x4096:bf16", "1000x520x136x3:fp16-fp32", "4096x4096x4096:bf16")
 
 
@@ -117,16 +118,19 @@ class TestTheDocumentedExample(TemplateConformance):
 class TestTheKernelOfAnotherProject(TestTheDocumentedExample):
     template = "quack_rms_norm:QuackRmsNorm"
     problems = ("8192x4096:bf16", "100x264:fp32", "7x18432:fp16")
+    compiles = False  # its own tests compile more
 
 
 class TestAnotherKernelOfAnotherProject(TestTheDocumentedExample):
     template = "quack_rms_norm_backward:QuackRmsNormBackward"
     problems = ("8192x4096:bf16", "100x256:fp32", "7x16384:fp16")
+    compiles = False  # its own tests compile more
 
 
 class TestAThirdKernelOfAnotherProject(TestTheDocumentedExample):
     template = "quack_cross_entropy:QuackCrossEntropy"
     problems = ("8192x4096:bf16", "100x264:fp32", "7x18432:fp16")
+    compiles = False  # its own tests compile more
 
 
 TEMPLATE = """
