@@ -40,7 +40,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import complement_of, find_template
 
 PROBLEM, H200 = GemmProblem(32, 48, 40), find_device("h200")
-OPTIONS = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0), timeout=60)
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
 
 
 @pytest.fixture(scope="module")
