@@ -38,7 +38,7 @@ from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = (GemmProblem(16, 4096, 4096), GemmProblem(512, 512, 512))
-KILLS = 5
+KILLS = 4
 
 
 @pytest.fixture(scope="module")
