@@ -47,16 +47,18 @@ class TestEvolutionary(SamplerConformance):
     tested = "evolutionary:batch=12:population=16"
 
 
+@pytest.fixture(scope="module")
+def read_once() -> Iterator[None]:
+    """Every sampler of the tests would read the shipped model, which takes as long as all that they are asked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilescout.search.samplers.guided.prior.load_model", functools.cache(load_model))
+        yield
+
+
+@pytest.mark.usefixtures("read_once")
 class TestGuided(SamplerConformance):
     tested = "guided"
     spaces = PARTS
-
-    @pytest.fixture(scope="class", autouse=True)
-    def read_once(self) -> Iterator[None]:
-        """Every sampler of the tests would read the shipped model, which takes as long as all that they are asked."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tilescout.search.samplers.guided.prior.load_model", functools.cache(load_model))
-            yield
 
 
 class TestGuidedWithoutModel(SamplerConformance):
