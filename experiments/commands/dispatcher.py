@@ -247,8 +247,9 @@ def _models(asked: DispatcherRequest, kernels: Kernels) -> tuple[Models, str]:
         path = named if named is not None else model_for(template.name, kernels.device.name)
         if path is not None:
             found[template.name], card = load_model(path)
+            other = "" if card.space == template.name else f" of {card.space}"
             place = "" if card.device == kernels.device.name else f" on {card.device}"
-            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems{place}")
+            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems{other}{place}")
     return found, f"learned from {' and '.join(origins)}"
 
 
