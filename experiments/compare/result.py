@@ -177,6 +177,13 @@ class Comparison:
             yield f"nothing can be gained on {', '.join(nothing)}: the scores are without"
         if free and len(free) < len(searched):
             yield f"the scores over GPU time are without {', '.join(free)}, whose costs were not recorded"
+        for standing in self.standings:
+            lacking = [case for case in searched if case not in standing.by_case and case not in nothing]
+            if lacking and standing.runs:
+                yield (
+                    f"every search of {standing.name} failed on {', '.join(lacking)}: its score is without, and is not "
+                    "to be compared with scores that are with"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as the command line writes it with ``--json``; what is infinite or unknown becomes null."""

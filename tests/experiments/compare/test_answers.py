@@ -66,3 +66,12 @@ def test_recordings_that_name_one_size_are_of_one_shape_where_their_kernel_is_th
     truths = {case: replace(truth(10.0), problem=problem, space=space) for case, space in spaces.items()}
     traces = [trace(case, seed, [seed, 2]) for case in spaces for seed in range(2)]
     assert compare_traces(truths, traces, 3, 2).shapes == 2
+
+
+def test_a_score_without_a_problem_on_which_a_strategy_failed_is_warned_of() -> None:
+    truths = {case: truth(12.0) for case in CASES}
+    whole = [Trace(Run("y", case, 3, 0), (1, 0), 0.5) for case in CASES]
+    part = [trace(CASES[0], 0, [0]), trace(CASES[1], 0, [], "it broke")]
+    warnings = compare_traces(truths, [*whole, *part], 3, 1).warnings
+    assert [each for each in warnings if each.startswith("every search of x failed on t b: its score is without")]
+    assert not any("every search" in each for each in compare_traces(truths, whole, 3, 1).warnings)
