@@ -92,7 +92,7 @@ def test_a_task_that_is_cancelled_as_it_ends_takes_no_other_along(monkeypatch: p
     rounds: list[int] = []
 
     def both(objects: list[Any], left: float | None) -> list[Any]:
-        """What is ready: the task at first, then its end and that it is cancelled, then that nobody asks any more."""
+        """Tell of the task at first, then of its end and its cancelling, then that nobody asks any more."""
         rounds.append(len(objects))
         if len(objects) == 3:
             wait([objects[2]], 60)
