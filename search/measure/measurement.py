@@ -7,7 +7,7 @@ from typing import Any
 from tilescout.search.build.artifacts import CompileFailure
 from tilescout.spaces.resources import Resources
 
-_LARGEST = 2.0**53
+LARGEST = 2.0**53
 """Of a number: beyond it a float has no fraction, and ours are times, ratios and counts."""
 
 
@@ -90,7 +90,7 @@ def check_interval(value: float, low: float, high: float) -> None:
     ValueError
         If it is not.
     """
-    if not 0 < low <= value <= high <= _LARGEST:
+    if not 0 < low <= value <= high <= LARGEST:
         raise ValueError(f"a ratio of {value:.6g} can't have the interval {low:.6g} to {high:.6g}")
 
 
@@ -228,16 +228,16 @@ class Measurement:
         if self.raced is not None:
             check_interval(self.raced.ratio, self.raced.low, self.raced.high)
             _check_positive(self.raced)
-        if self.pilot_us is not None and not 0 <= self.pilot_us <= _LARGEST:
+        if self.pilot_us is not None and not 0 <= self.pilot_us <= LARGEST:
             raise ValueError(f"pilot_us can't be {self.pilot_us}")
         for name in ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds"):
-            if not 0 <= getattr(self, name) <= _LARGEST:
+            if not 0 <= getattr(self, name) <= LARGEST:
                 raise ValueError(f"{name} can't be {getattr(self, name)}")
 
 
 def _check_positive(record: "Timing | Raced") -> None:
     for field in fields(record):
-        if not 0 < getattr(record, field.name) <= _LARGEST:
+        if not 0 < getattr(record, field.name) <= LARGEST:
             raise ValueError(f"{field.name} can't be {getattr(record, field.name)}")
 
 

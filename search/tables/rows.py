@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
+from tilescout.search.measure.measurement import LARGEST, Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import TableCard
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
@@ -189,6 +189,8 @@ def check_outcomes(data: "pa.Table") -> None:
             continue
         known = np.asarray(data[name].fill_null(1), dtype=np.float64)
         _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
+        # A study that replays it could not be read again.
+        _refuse(known > LARGEST, f"{name} must be no larger than {LARGEST:.0e}")
         if name in _TIMING or name in _RACED:
             _refuse(known == 0, f"{name} must be more than 0")
     for names in (("ratio_low", "ratio", "ratio_high"), ("raced_low", "raced_ratio", "raced_high")):

@@ -129,6 +129,11 @@ def test_the_interval_of_a_few_launches_covers_their_mean(tmp_path: Path) -> Non
         assert 0.92 <= np.mean(found) <= 0.98, many
 
 
+def test_times_that_no_study_could_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"row 2: ratio must be no larger than 9e\+15"):
+        imported(tmp_path, [{"at": 0, "time": 1.0}, {"at": 1, "time": 1.5}, {"at": 2, "time": 1e19}])
+
+
 def test_files_without_a_problem_or_lists_of_parameters_are_completed(tmp_path: Path) -> None:
     bare = {name: CACHE[name] for name in ("device_name", "kernel_name", "cache")}
     with pytest.raises(TableError, match="does not name the problem; give the problem"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
+from tilescout.search.measure.measurement import LARGEST, Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, find_tables, write_table
@@ -25,8 +25,8 @@ from tilescout.spaces.templates import KernelTemplate, find_template
 Alter = Callable[..., KernelTemplate]
 TEMPLATE = find_template("gemm_sm90")
 
-positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
-costs = st.floats(min_value=0, allow_infinity=False)
+positive = st.floats(min_value=0, exclude_min=True, max_value=LARGEST)
+costs = st.floats(min_value=0, max_value=LARGEST)
 counts = st.integers(0, 2**31 - 1)
 readings = st.floats(allow_nan=False, allow_infinity=False)
 clocks = st.builds(Clocks, readings, readings, readings, st.text(st.characters(codec="utf-8")))
