@@ -118,11 +118,11 @@ def regret_of_groups(truth: Floats, groups: Sequence[NDArray[np.int64]]) -> dict
 
 
 def rank_correlation(truth: Floats, mean: Floats) -> float:
-    """Spearman's rank correlation within the fastest `BEST_SHARE`; NaN for fewer than three."""
+    """Spearman's rank correlation within the fastest `BEST_SHARE`; NaN for fewer than three, or all equal."""
     from scipy.stats import spearmanr
 
     best = np.argsort(truth, kind="stable")[: int(np.ceil(BEST_SHARE * len(truth)))]
-    if len(best) < 3 or np.ptp(mean[best]) == 0:
+    if len(best) < 3 or np.ptp(mean[best]) == 0 or np.ptp(truth[best]) == 0:
         return float("nan")
     return float(spearmanr(truth[best], mean[best]).statistic)
 

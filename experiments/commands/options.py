@@ -14,6 +14,7 @@ import numpy as np
 
 from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.commands.epilog import examples as examples  # of every command
+from tilescout.experiments.finite import finite
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.build.standby import IDLE_SECONDS
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
@@ -326,8 +327,8 @@ def console_beside(json_path: Path | None) -> Console:
 
 
 def write_result(path: Path | None, result: object) -> None:
-    """Write a result where --json says, if it does."""
-    text = json.dumps(result, indent=2) + "\n"
+    """Write a result where --json says, if it does; what is infinite or unknown becomes null."""
+    text = json.dumps(finite(result), indent=2, allow_nan=False) + "\n"
     if path == STDOUT:
         click.echo(text, nl=False)
     elif path is not None:

@@ -23,6 +23,7 @@ from tilescout.experiments.compare.inference import (
 from tilescout.experiments.compare.play import Case, Trace
 from tilescout.experiments.compare.scores import Baselines, RunScore, best_so_far
 from tilescout.experiments.compare.truth import Floats, Truth
+from tilescout.experiments.finite import finite
 from tilescout.spaces.shapes import shape_groups
 
 TOLERANCES = (0.05, 0.01)
@@ -217,7 +218,7 @@ class Comparison:
             },
             "paired_tests": [asdict(test) for test in self.tests],
         }
-        cleaned: dict[str, Any] = _finite(record)
+        cleaned: dict[str, Any] = finite(record)
         return cleaned
 
 
@@ -404,11 +405,3 @@ def _describe(truth: Truth) -> dict[str, float]:
             f"random_trials_to_{tolerance:.0%}_median": quantile_trials(good, len(truth), 0.5),
         }
     return record
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

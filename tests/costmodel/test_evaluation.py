@@ -45,6 +45,7 @@ def test_ranks_are_correlated_within_the_fastest_tenth_only() -> None:
     assert rank_correlation(truth, mean) == pytest.approx(1.0)
     assert rank_correlation(truth, -mean) == pytest.approx(-1.0)
     assert np.isnan(rank_correlation(truth[:5], mean[:5]))
+    assert np.isnan(rank_correlation(np.ones_like(truth), mean))
 
 
 def test_quality_separates_a_shift_from_the_rest() -> None:

@@ -1,5 +1,6 @@
 """Tables of one problem, and of problems for which nothing ran: what can be learned is, all else is refused."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tilescout.experiments.commands.evaluate_model import evaluate_model
+from tilescout.experiments.commands.options import STDOUT, write_result
 from tilescout.experiments.commands.portfolio import recorded
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.shipped import named_tables
@@ -67,3 +69,9 @@ def test_a_table_that_is_named_twice_is_learned_from_once(table: Table) -> None:
     (named,) = named_tables(TEMPLATE, [table.path, table.path])
     samples = samples_of(named, TEMPLATE)
     assert card_of([named], [*samples, *samples]).problems == PROBLEMS
+
+
+def test_what_is_unknown_of_few_rows_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write_result(STDOUT, {"rank_correlation": float("nan"), "problems": [{"regret": {1: float("inf")}, "shift": 0.5}]})
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found == {"rank_correlation": None, "problems": [{"regret": {"1": None}, "shift": 0.5}]}
