@@ -1,6 +1,7 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
 import gc
+import getpass
 import importlib
 import os
 import shutil
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
@@ -28,6 +30,14 @@ ROOT = Path(__file__).parents[1]
 # TorchInductor's C++ without vector instructions: to learn which of them this machine has, each process would compile a
 # program for every kind that there is, 12 s of CPU.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
+# Processes that stand by are found again while places of modules and some variables stay as they are. So packages of
+# kernels have their place from the start, and the variables the values that imports of sklearn and torch would set.
+KERNELS = str(Path(__file__).parent / "search" / "kernels")
+if KERNELS not in sys.path:  # xdist hands on the places of the process that starts the others
+    sys.path.insert(0, KERNELS)
+os.environ.setdefault("KMP_INIT_AT_FORK", "FALSE")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
 
 # What is imported and collected stays: to look through it for garbage, again and again, took 7 of the 18 s of CPU that
 # each process needs to collect the tests.
@@ -66,12 +76,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def same_places() -> Iterator[None]:
+    """Where modules are looked for is the same for each file of tests: importing ray, for one, adds a place."""
+    before = sys.path.copy()
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="session")
-def fake_cublaslt() -> Iterator[ModuleType]:
+def fake_cublaslt() -> ModuleType:
     """The package `fake_cublaslt`, importable here and in the processes that are started from here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent / "search" / "kernels"))
-        yield importlib.import_module("fake_cublaslt")
+    return importlib.import_module("fake_cublaslt")
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +114,9 @@ def held_port() -> Callable[[], AbstractContextManager[int]]:
 
 
 @pytest.fixture(scope="session")
-def plain_gemm() -> Iterator[ModuleType]:
+def plain_gemm() -> ModuleType:
     """The package `plain_gemm`, importable here and in the processes that are started from here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent / "search" / "kernels"))
-        yield importlib.import_module("plain_gemm")
+    return importlib.import_module("plain_gemm")
 
 
 @pytest.fixture(scope="session")

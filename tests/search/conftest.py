@@ -148,11 +148,9 @@ def alter_template() -> Callable[..., KernelTemplate]:
 
 
 @pytest.fixture(scope="session")
-def rows_on_host() -> Iterator[ModuleType]:
+def rows_on_host() -> ModuleType:
     """The package `rows_on_host`, importable here and in the processes that are started from here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent / "kernels"))
-        yield importlib.import_module("rows_on_host")
+    return importlib.import_module("rows_on_host")
 
 
 @pytest.fixture(scope="module")

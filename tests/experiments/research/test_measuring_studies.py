@@ -37,7 +37,6 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
-KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
 HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e13, peak=1e15)
 PROBLEM = GemmProblem(64, 64, 64)
 LIBRARY_US = 50.0
@@ -47,7 +46,6 @@ LIBRARY_US = 50.0
 def plain_gemm() -> Iterator[ModuleType]:
     """Kernels for the host, known by their name as those of a GPU are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(KERNELS))
         patch.setitem(templates._BUILT_IN, "plain_gemm", "plain_gemm:TEMPLATE")
         patch.setitem(devices.DEVICES, "host", HOST)
         for measuring in (objectives, race_designs, settling, timelines):
