@@ -1,6 +1,6 @@
 """Checks of what a template of a user's own declares, before anything is made of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilescout.spaces.constraints import Constraint
@@ -38,6 +38,13 @@ def check_declarations(template: Any, where: str) -> None:
             raise SpaceError(f"{where}: the values of knob {knob.name} are {values!r}, expected a tuple, each once")
         if wrong := [value for value in values if not isinstance(value, int | str)]:
             raise SpaceError(f"{where}: knob {knob.name} has the value {wrong[0]!r}, allowed are integers and texts")
+    launched = getattr(template, "launched", {})
+    _check(where, "launched", launched, lambda each: isinstance(each, Mapping), "a mapping of knobs to their values")
+    known = {knob.name: knob.values for knob in template.knobs}
+    for name, values in launched.items():
+        if name not in known or not values or (wrong := [value for value in values if value not in known[name]]):
+            fault = f"no value of {name} is {wrong[0]!r}" if name in known and values else f"{name!r} has none"
+            raise SpaceError(f"{where}: of what is launched {fault}: name values of its knobs, {', '.join(known)}")
 
 
 def checked_default(found: object, name: str) -> Configuration:

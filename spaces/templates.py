@@ -12,15 +12,17 @@ from reprlib import repr as short
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, cast
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from tilescout.spaces.building import import_compiler
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.declarations import check_declarations, checked_default
 from tilescout.spaces.devices import Device, find_device
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.errors import BuildError, SpaceError
 from tilescout.spaces.faults import described
-from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
+from tilescout.spaces.launched import Launched, codes_known, compiled_as, kernels_of
 from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
@@ -84,6 +86,7 @@ class KernelTemplate(ABC, Generic[P]):
     complement: str = ""  #: the name of a space whose kernels compute the same, and are faster on some problems
     pairs: str = ""  #: the template that builds two of its kernels as one, as module:attribute, if there is one
     fast_sums: bool = False  #: whether sums of 8-bit products have fewer bits than torch._scaled_mm gives them
+    launched: Launched = MappingProxyType({})  #: see `tilescout.spaces.launched`: nothing, unless a subclass says more
     careful: bool = False  #: whether inputs of any values do no harm, where values say which memory is read or written
 
     def check(self, problem: P) -> None:
@@ -125,8 +128,16 @@ class KernelTemplate(ABC, Generic[P]):
         return checked_default(self.default(space.problem, space.device), self.name)
 
     def stock_in(self, space: SearchSpace[P]) -> list[Configuration]:
-        """Those of the `stock` that are legal for a problem, given the space of it."""
-        return [each for each in self.stock(space.problem, space.device) if each in space]
+        """Those of the `stock` to compile for a problem, given its space: each serves a legal configuration."""
+        given = self.stock(space.problem, space.device)
+        if not self.launched:
+            return [each for each in given if each in space]
+        codes = codes_known(space.knobs, dict.fromkeys(map(self.compiled_as, given)))
+        wanted, legal = (kernels_of(self.launched, space.knobs, each) for each in (codes, space.codes))
+        codes = codes[np.isin(wanted, legal)]
+        return configurations_of(
+            space.knobs, {knob.name: np.array(knob.values)[codes[:, at]] for at, knob in enumerate(space.knobs)}
+        )
 
     def first_in(self, space: SearchSpace[P]) -> Sequence[int]:
         """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
@@ -183,6 +194,22 @@ class KernelTemplate(ABC, Generic[P]):
         BuildError
             If the configuration does not compile.
         """
+
+    def compiled_as(self, configuration: Configuration) -> Configuration:
+        """The configuration that is compiled for one: it differs in what is `launched` alone, or in nothing."""
+        return compiled_as(self.launched, configuration)
+
+    def relaunch(self, binary: bytes, configuration: Mapping[str, Value], signature: str) -> bytes:
+        """The shared object of a configuration, given that of what is compiled for it.
+
+        A subclass that has something `launched` defines it.
+
+        Raises
+        ------
+        BuildError
+            If that can't be made of it.
+        """
+        raise BuildError(f"{self.name} does not say how a kernel is launched otherwise")
 
     def parse(self, text: str) -> P:
         """The problem that a text describes, in the form of the template's workload.

@@ -193,6 +193,13 @@ class TemplateConformance:
             tiling = self._template.tiling(space.columns, space.problem)
             assert tiling is None or len(tiling) == len(space), f"the tiling is not of all of {space}"
 
+    def test_a_configuration_is_compiled_as_one_of_the_same_knobs(self) -> None:
+        """The configuration that is compiled for another has its knobs, and is compiled for itself."""
+        for space, index in self._drawn():
+            compiled = self._template.compiled_as(space[index])
+            assert set(compiled) == set(space[index]), f"{space[index]} is compiled with other knobs: {compiled}"
+            assert self._template.compiled_as(compiled) == compiled, f"{compiled} is compiled as another one"
+
     def test_the_hash_of_the_source_is_stable(self) -> None:
         """It is a SHA-256, the same each time, and in every process."""
         found = self._template.source_hash

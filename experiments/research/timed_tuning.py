@@ -103,10 +103,18 @@ def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
 
 
 def kernels(store: Path) -> int:
-    """How many compiled kernels there are in an artifact store."""
-    from tilescout.search.build.artifacts import SHARED_OBJECT
+    """How many kernels were compiled for an artifact store: those that differ in their launch alone were not."""
+    from tilescout.spaces.knobs import Configuration
+    from tilescout.spaces.templates import find_template
 
-    return sum(1 for _ in store.glob(f"*/*/{SHARED_OBJECT}")) if store.is_dir() else 0
+    found = 0
+    for path in store.glob("*/*/artifact.json"):
+        record = json.loads(path.read_text())
+        template = find_template(record["key"]["space"])
+        configuration = Configuration.of(record["key"]["configuration"])
+        is_compiled = not template.loader and template.compiled_as(configuration) == configuration
+        found += is_compiled and not record["error"]
+    return found
 
 
 def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:

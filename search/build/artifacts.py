@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -58,6 +58,10 @@ class ArtifactKey:
         """The key under which the installed compiler's artifact is stored."""
         compiler = "" if template.loader else version("nvidia-cutlass-dsl")
         return cls(template.name, template.source_hash, configuration, signature, arch, compiler)
+
+    def compiled(self, template: KernelTemplate) -> "ArtifactKey":
+        """The key of what is compiled for it: another one where it differs from that in its launch alone."""
+        return replace(self, configuration=template.compiled_as(self.configuration))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping."""

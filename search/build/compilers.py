@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ from tilescout.search.build.artifacts import (
     ArtifactKey,
     ArtifactStore,
     CompileFailure,
+    read_shared_object,
 )
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.cores import available_cores
@@ -86,6 +87,9 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     """
     if template.loader:
         return describe(template, key, store)
+    if (compiled := key.compiled(template)) != key:
+        base = store.find(compiled) or build(template, compiled, store)
+        return relaunch(template, key, store, base) if base.ok else base
     linker, libraries = find_linker(), runtime_libraries()
     find_cuobjdump()
     start = time.perf_counter()
@@ -136,6 +140,39 @@ def _built(template: KernelTemplate, key: ArtifactKey, path: Path) -> Built:
     if not isinstance(said[0], str) or not isinstance(said[1], int | None):
         raise BuildError(f"`build` of {template.name} returned {built}, expected a name and a number of bytes or None")
     return built
+
+
+def relaunch(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, compiled: Artifact) -> Artifact:
+    """Store an artifact that differs in its launch alone from one that was compiled; no tool is needed.
+
+    Raises
+    ------
+    ArtifactError
+        If what was compiled is not what its record says.
+    StoreError
+        If the store can't be written.
+    """
+    start = time.perf_counter()
+    binary = read_shared_object(compiled.path, compiled.sha256)
+    with store.scratch() as scratch:
+        path, error = scratch / SHARED_OBJECT, ""
+        try:
+            binary = template.relaunch(binary, key.configuration, key.signature)
+            path.write_bytes(binary)
+        except OSError as failure:
+            raise StoreError(f"can't build in the artifact store {store.root}: {failure.strerror}") from failure
+        except BuildError as failure:
+            error = one_line(failure)
+        except Exception as failure:  # code of others
+            error = described(failure)
+        artifact = replace(
+            compiled,
+            path=path,
+            sha256="" if error else sha256(binary).hexdigest(),
+            compile_seconds=time.perf_counter() - start,
+            error=error,
+        )
+        return store.publish(key, artifact, scratch)
 
 
 def describe(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> Artifact:
@@ -254,6 +291,9 @@ class CompilePool(Closing):
             If no compiler can be started.
         """
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
+        if (compiled := key.compiled(self.template)) != key and self.store.find(key) is None:
+            is_new = compiled.digest not in self._compiling and self.store.find(compiled) is None
+            return self._once_there(self.submit(compiled.configuration, key.signature, later=later), key, is_new)
         with self._lock:
             if (compiling := self._compiling.get(key.digest)) is not None and (joined := compiling.wait()) is not None:
                 if not later and (waiting := self._later.pop(key.digest, None)) is not None:
@@ -294,6 +334,31 @@ class CompilePool(Closing):
         task.add_done_callback(finish)
         result.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
         return wanted
+
+    def _once_there(
+        self, compiled: "Future[Artifact | CompileFailure]", key: ArtifactKey, is_new: bool
+    ) -> "Future[Artifact | CompileFailure]":
+        """The artifact that differs from a kernel in its launch, once that is there; its seconds count if it is new."""
+        result: Future[Artifact | CompileFailure] = Future()
+
+        def finish(done: "Future[Artifact | CompileFailure]") -> None:
+            if done.cancelled():
+                result.cancel()
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                base = done.result()
+                if isinstance(base, Artifact):
+                    seconds = base.compile_seconds if is_new else 0.0
+                    found = relaunch(self.template, key, self.store, base)
+                    base = replace(found, compile_seconds=found.compile_seconds + seconds).outcome
+                result.set_result(base)
+            except Exception as error:  # the caller's, as of any future
+                result.set_exception(error)
+
+        result.add_done_callback(lambda done: compiled.cancel() if done.cancelled() else None)
+        compiled.add_done_callback(finish)
+        return result
 
     def _started(self) -> ForkPool:
         if self._forks is None:

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,9 +23,8 @@ from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBes
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.closing import Closing
-from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.launched import kernels_of, served_by
+from tilescout.spaces.launched import codes_known, kernels_of, served_by
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 
@@ -132,16 +130,15 @@ class Evaluator(Closing):
     @cached_property
     def kernels(self) -> NDArray[np.int64]:
         """The number of the kernel that each configuration is compiled as, of shape [configurations]."""
-        return kernels_of(self.template.launched, self.space.knobs, self.space.codes)
+        launched = self.template.launched
+        return kernels_of(launched, self.space.knobs, self.space.codes) if launched else np.arange(len(self.space))
 
     def _compiled_as(self, configurations: Iterable[Configuration]) -> Indices:
         """Indices of those that are compiled as one of some configurations, which may be illegal for the problem."""
-        codes = [self.space.codes[:0]]
-        for each in configurations:
-            with suppress(SpaceError):  # a knob or a value that is unknown here
-                codes.append(self.space.code(each)[None])
-        some = kernels_of(self.template.launched, self.space.knobs, np.concatenate(codes))
-        return served_by(some, self.kernels)
+        if not self.template.launched:
+            return np.array(sorted(self.space.index(each) for each in configurations if each in self.space), np.int64)
+        codes = codes_known(self.space.knobs, configurations)
+        return served_by(kernels_of(self.template.launched, self.space.knobs, codes), self.kernels)
 
     def expect(self, index: int) -> None:
         """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""

@@ -170,7 +170,7 @@ class SpaceSampler(BaseSampler, ABC):
             Indices to choose from, in order; never empty.
         """
 
-    def find_stored(self, stored: Indices, stock: Indices) -> None:
+    def find_stored(self, stored: Indices, stock: Indices, kernels: Indices | None = None) -> None:
         """Learn what costs no compiling, when a search begins; most samplers make nothing of it.
 
         Parameters
@@ -179,10 +179,15 @@ class SpaceSampler(BaseSampler, ABC):
             Indices of the configurations whose kernels are there, whoever compiled them.
         stock
             Those of the template's stock, there or not: they were chosen to serve all problems.
+        kernels
+            The number of the kernel that each configuration is compiled as; by default each has one of its own.
         """
 
     def is_dear(self, index: int) -> bool:
-        """Whether a configuration's kernel is to be compiled, though those that may be the best are stored."""
+        """Whether a configuration's kernel is to be compiled, though those that may be the best are stored.
+
+        Of several that are compiled as one, the first has to wait for the compiler.
+        """
         return False
 
     def get_ready(self) -> None:

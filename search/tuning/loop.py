@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -145,6 +145,7 @@ class _Loop:
         self._expected_us: float | None = None
         self._ratios: list[float] = []  # of all trials
         self._dear: list[bool] = []  # of the same, see `Joint`
+        self._compiled = set[tuple[int, int]]()  # by the numbers of lanes, the kernels of the same
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
@@ -316,12 +317,18 @@ class _Loop:
         if not self._tallies[at].add(trial):
             return False
         self._ratios.append(_ratio(trial.measurement))
-        self._dear.append(self._is_dear(at, trial.index))
+        self._dear.append(bool(self._dear_kernels([(at, trial.index)])))
+        self._compiled.add((at, int(self._lanes[at].evaluator.kernels[trial.index])))
         return True
 
-    def _is_dear(self, at: int, index: int) -> bool:
-        sampler = self._lanes[at].sampler
-        return sampler is not None and sampler.is_dear(index)
+    def _dear_kernels(self, trials: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The kernels of trials that had to be compiled for them, though much is stored, by the numbers of lanes."""
+        dear = set()
+        for at, index in trials:
+            lane = self._lanes[at]
+            if lane.sampler is not None and lane.sampler.is_dear(index):
+                dear.add((at, int(lane.evaluator.kernels[index])))
+        return dear - self._compiled
 
     def _changed(self) -> None:
         trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
@@ -329,8 +336,8 @@ class _Loop:
         best = min(self._ratios, default=math.inf)
         if math.isfinite(best):
             behind = self._dear[first_alike(np.array(self._ratios)) + 1 :]
-            running = sum(self._is_dear(at, index) for at, index in self._in_flight)
-            found = replace(found, since=len(behind), dear=sum(behind), dear_running=running)
+            dear_running = len(self._dear_kernels(self._in_flight))
+            found = replace(found, since=len(behind), dear=sum(behind), dear_running=dear_running)
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         arrived = [_ratio(measurement) for measurement in self._arrived.values()]
         joining = self._on_change([replace(found, best_us=time_us) for time_us in times], [*self._ratios, *arrived])

@@ -231,7 +231,7 @@ def _ready_sampler(evaluator: Evaluator, options: TuneOptions) -> SpaceSampler:
     space = evaluator.space
     settings = recalled(options.sampler, options.studies, evaluator, (space.problem,)) | dict(options.settings)
     sampler = make_sampler(options.sampler, space, options.seed, **settings)
-    sampler.find_stored(evaluator.stored(), evaluator.stock())
+    sampler.find_stored(evaluator.stored(), evaluator.stock(), evaluator.kernels)
     sampler.get_ready()
     return sampler
 

@@ -9,7 +9,7 @@ launch. No flag is kept in memory: the workspace may hold anything before and af
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cutlass
@@ -21,11 +21,11 @@ from tilescout.spaces.gemm_sm90.exchange import Exchange
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, Place
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
-from tilescout.spaces.gemm_sm90.scheduler import TileOrder
 from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, most_clusters, stage_rows
 from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, WholeTiles
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
 WARP = 32
@@ -52,11 +52,14 @@ class GemmStreamKSm90(GemmSm90):
         Parts of each tile, if not `stream_k`.
     stream_k
         Whether all clusters share the tiles of the last wave evenly.
+    order_number
+        What launches pass for the order of the tiles. It is no part of the names of the kernels.
     """
 
     shape: LaunchedShape
     split: int
     stream_k: bool
+    order_number: int = field(repr=False)
 
     @property
     def shares(self) -> bool:
@@ -77,14 +80,13 @@ class GemmStreamKSm90(GemmSm90):
         d = cute.make_tensor(d.iterator, cute.select(d.layout, mode=modes))
         load_a, a_tma = self.load_atom(left, self.a_layout(), (shape.tile_m, shape.tile_k), shape.cluster_n)
         load_b, b_tma = self.load_atom(right, self.b_layout(), (shape.tile_n, shape.tile_k), shape.cluster_m)
-        order = TileOrder(
+        counts = BandedOrder.passed(
             cute.ceil_div(cute.size(d, mode=[0]), shape.tile_m * shape.cluster_m),
             cute.ceil_div(cute.size(d, mode=[1]), shape.tile_n * shape.cluster_n),
             cute.size(d, mode=[2]),
-            shape.swizzle,
-            shape.raster_along_m,
+            self.order_number,
         )
-        counts = (order.count_m, order.count_n, order.batches)
+        order = BandedOrder.of(*counts)
         steps = Int32(cute.ceil_div(cute.size(left, mode=[1]), shape.tile_k))
         if cutlass.const_expr(self.stream_k):
             clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
@@ -148,8 +150,10 @@ class GemmStreamKSm90(GemmSm90):
         shared = operand.shared
         return replace(operand, shared=cute.make_tensor(shared.iterator, used(shared.layout, self.shape.tile_n)))
 
-    def partition(self, tiles: Any, steps: Any, clusters: Any) -> Partition:
+    def partition(self, tiles: Any, steps: Any, clusters: Any) -> Any:
         """How the tiles are divided."""
+        if not self.shares:
+            return WholeTiles(tiles, steps)
         return divide(self.split, self.stream_k, tiles, steps, clusters, cutlass.min)
 
     def finisher(self) -> "GemmStreamKSm90":
@@ -191,7 +195,7 @@ class GemmStreamKSm90(GemmSm90):
         shape = self.shape
         a_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=1) if shape.cluster_n > 1 else 0
         b_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=0) if shape.cluster_m > 1 else 0
-        b = self.used(b)
+        b, place = self.used(b), walked(place)
         ring.sync_object_full.tx_count = (shape.tile_m + shape.tile_n) * shape.tile_k * self.element.width // 8
         a_shared, a_global = a.partition(place.block[1], shape.cluster_n)
         b_shared, b_global = b.partition(place.block[0], shape.cluster_m)
@@ -227,18 +231,19 @@ class GemmStreamKSm90(GemmSm90):
         tile reads it again; the other operand, which every band reads, then stays. After some waves the blocks are no
         longer at the same step, and read it from memory again.
         """
-        shape, order = self.shape, place.order
+        shape = self.shape
+        order: Any = place.order
         a_policy, b_policy = Int64(EVICT_NORMAL), Int64(EVICT_NORMAL)
         together = order.count() <= FEW_WAVES * clusters
         kept = KEPT_IN_L2 * 8 // (shape.tile_k * self.element.width)  # rows of one step along k
-        if cutlass.const_expr(shape.raster_along_m):
-            columns = order.count_n * (shape.cluster_n * shape.tile_n)
-            if together and order.count_m * shape.swizzle <= clusters and columns > kept // place.k_tiles:
-                b_policy = Int64(EVICT_FIRST)
-        else:
-            rows = order.count_m * (shape.cluster_m * shape.tile_m)
-            if together and order.count_n * shape.swizzle <= clusters and rows > kept // place.k_tiles:
+        rows = Int32(order.count_m.divisor) * (shape.cluster_m * shape.tile_m)
+        columns = Int32(order.count_n.divisor) * (shape.cluster_n * shape.tile_n)
+        if order.along_n > 0:
+            if together and Int32(order.count_n.divisor) << order.shift <= clusters and rows > kept // place.k_tiles:
                 a_policy = Int64(EVICT_FIRST)
+        else:
+            if together and Int32(order.count_m.divisor) << order.shift <= clusters and columns > kept // place.k_tiles:
+                b_policy = Int64(EVICT_FIRST)
         return a_policy, b_policy
 
     @cute.jit
@@ -252,7 +257,7 @@ class GemmStreamKSm90(GemmSm90):
         exchange: Exchange,
     ) -> None:
         """Drain the ring into registers, and store each finished tile, or leave its sums: a consumer warp group."""
-        shape = self.shape
+        shape, place = self.shape, walked(place)
         if cutlass.const_expr(shape.pairs):
             # The ring takes the second block's place in the cluster for one among blocks that share its stages.
             ring = replace(ring, is_signaling_thread=epilogue.lane % WARP == 0)
@@ -342,7 +347,7 @@ class GemmStreamKSm90(GemmSm90):
         alpha: Any,
         bias: Any,
         workspace: Any,
-        counts: tuple[Int32, Int32, Int32],
+        counts: Any,
         steps: Int32,
         clusters: Int32,
     ) -> None:
@@ -370,7 +375,7 @@ class GemmStreamKSm90(GemmSm90):
             Int32(0), lane,
         )  # fmt: skip
         cluster = cute.make_layout(shape.cluster)
-        order = TileOrder(*counts, shape.swizzle, shape.raster_along_m)
+        order = BandedOrder.of(*counts)
         partition = self.partition(order.count(), steps, clusters)
         tile, block = shared_tile // cute.size(cluster), shared_tile % cute.size(cluster)
         place = Place(cluster, cluster.get_flat_coord(block), order, steps)
@@ -385,6 +390,12 @@ class GemmStreamKSm90(GemmSm90):
             at = (m * (shape.tile_m // MMA_ROWS) + row, (n * shape.tile_n + column) // STEP, batch)
             epilogue.finish(total, 0, at)
             epilogue.drain()
+
+
+def walked(place: Place) -> Place:
+    """A place as the kernel that is inherited makes it, with its own order of the tiles."""
+    order = place.order
+    return replace(place, order=BandedOrder.of(order.count_m, order.count_n, order.batches))
 
 
 def used(layout: cute.Layout, rows: int) -> cute.Layout:
@@ -437,7 +448,7 @@ class Ending:
     epilogue: Epilogue
     sums: Sums
     place: Place
-    partition: Partition
+    partition: Partition | WholeTiles
 
     @cute.jit
     def end(self, job: Int32, tile: Int32, steps: Int32) -> None:

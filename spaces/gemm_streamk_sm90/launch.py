@@ -1,10 +1,39 @@
 """How blocks are launched and results are stored: apart from `layout`, whose text other kernels' tables rest on."""
 
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS
 from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, SharingShape, unit_columns
+from tilescout.spaces.knobs import Value
 from tilescout.spaces.tiling import ceil_div
+
+ORDER, ALONG_N = 0x5EED7A80, 4
+"""Added to the numbers of orders, so that they can be found in the launch code; and to those of bands along n."""
+
+
+def order_number(configuration: Mapping[str, Value]) -> int:
+    """What launches pass for the order of the tiles, beside `ORDER`: the binary logarithm of the width of a band."""
+    width = int(configuration["swizzle"])
+    return ORDER + width.bit_length() - 1 + (0 if configuration["raster"] == "m" else ALONG_N)
+
+
+def relaunched(binary: bytes, old: int, new: int, launches: int) -> bytes:
+    """The bytes of a shared object whose launches pass another number for the order of the tiles.
+
+    The launch code stores the number as an immediate operand, once for each kernel that it launches.
+
+    Raises
+    ------
+    BuildError
+        If it is there another number of times: then nothing is known of what would be changed.
+    """
+    before, after = (struct.pack("<I", number) for number in (old, new))
+    if (found := binary.count(before)) != launches:
+        raise BuildError(f"the launch code has the order of the tiles {found} times, expected {launches}")
+    return binary.replace(before, after)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
-from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
+from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape, order_number, relaunched
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP
 from tilescout.spaces.gemm_streamk_sm90.rules import (
     CONSTRAINTS,
@@ -56,6 +57,9 @@ _WIDE, _SMALL_CLUSTER = 96, 2
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
 _ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
+# Immediate operands of other processors' instructions are not in one piece. Blocks that are launched two by two are
+# another kernel.
+_LAUNCHED = {"swizzle": (1, 2, 4, 8), "raster": ("m", "n")} if machine() in ("x86_64", "AMD64") else {}
 _TRIED_BANDS = (1, 4, 8)  # their widths; none of 2 was clearly the best (`experiments/results/promotion.md`)
 # What is estimated to be slower by more is not begun with. Orders that differ by less were the fastest, in both
 # directions of a wave; where tiles are many, slower ones were much slower, and so was one warp group where two were
@@ -70,11 +74,21 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     name = "gemm_streamk_sm90"
     summary = "matrix products on Hopper, by our kernel that splits work along k evenly (stream-K)"
     package = "tilescout.spaces.gemm_streamk_sm90"
-    sources = ("build.py", "kernel.py", "launch.py", "layout.py", "mainloop.py", "partition.py", "sums.py")
+    sources = (
+        "build.py",
+        "kernel.py",
+        "launch.py",
+        "layout.py",
+        "mainloop.py",
+        "partition.py",
+        "scheduler.py",
+        "sums.py",
+    )
     workload = "tilescout.spaces.gemm:Gemm"
     archs = ("sm_90a",)
     knobs = KNOBS
     constraints = CONSTRAINTS
+    launched = _LAUNCHED
 
     def check(self, problem: GemmProblem) -> None:
         gemm_sm90.TEMPLATE.check(problem)
@@ -160,7 +174,15 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
         problem = GemmProblem.small(signature)
         split, stream_k = int(configuration["split"]), configuration["stream_k"] == 1
-        return build_object(shape_of(configuration, problem), split, stream_k, problem, path)
+        return build_object(
+            shape_of(configuration, problem), split, stream_k, order_number(configuration), problem, path
+        )
+
+    def relaunch(self, binary: bytes, configuration: Mapping[str, Value], signature: str) -> bytes:
+        compiled = self.compiled_as(Configuration.of(configuration))
+        old, new = order_number(compiled), order_number(configuration)
+        shares = configuration["split"] != 1 or configuration["stream_k"] == 1
+        return relaunched(binary, old, new, launches=2 if shares else 1)
 
     @property
     def source_hash(self) -> str:
@@ -313,9 +335,10 @@ def _columns(configuration: Mapping[str, Value]) -> Columns:
 
 
 def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> LaunchedShape:
-    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its own."""
+    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its own, none `launched`."""
     own = ("split", "stream_k")
-    whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
+    kept = {name: configuration[name] for name in configuration if name not in own}
+    whole = whole_shape_of({"split_k": 1, **kept, "swizzle": 1, "raster": "m"})
     promoted = str(promotion_of(_columns(configuration), problem)[0])
     pairs, narrow = configuration["raster"] == TWO_BY_TWO, problem.result.bytes == 2
     return LaunchedShape(**asdict(whole), promotion=promoted, pairs=pairs, narrow=narrow)

@@ -1,6 +1,10 @@
 """The space of the stream-K Hopper GEMM: that its parts add up to the product, its rules, and that it compiles."""
 
 import itertools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
@@ -295,3 +300,96 @@ def test_each_kernel_to_have_in_a_store_is_legal_for_some_problem_and_many_are_f
     assert np.logical_or.reduce(legal).all()
     assert legal[sizes.index((425, 4096, 5120))].sum() >= 20
     assert listed == TEMPLATE.stock(GemmProblem.parse(f"999x384x1280:{signature}"), H200)
+
+
+WALKS = """
+import json
+import torch
+from cutlass import Int32, cute
+from cutlass.cute.runtime import from_dlpack
+from tilescout.spaces.gemm_streamk_sm90.launch import order_number
+from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder
+
+
+@cute.jit
+def walk(out: cute.Tensor, m: Int32, n: Int32, batches: Int32, number: Int32):
+    order = BandedOrder.of(*BandedOrder.passed(m, n, batches, number))
+    for work in range(order.count()):
+        out[work, 0], out[work, 1], out[work, 2] = order.at(work)
+
+
+compiled, found = None, []
+for case in json.loads(input()):
+    m, n, batches, swizzle, raster = case
+    tiles = torch.zeros((m * n * batches, 3), dtype=torch.int32)
+    number = order_number({"swizzle": swizzle, "raster": raster})
+    arguments = (from_dlpack(tiles).mark_layout_dynamic(), Int32(m), Int32(n), Int32(batches), Int32(number))
+    compiled = compiled or cute.compile(walk, *arguments)
+    compiled(*arguments)
+    found.append(tiles.tolist())
+print(json.dumps(found))
+"""
+
+
+def walked(m: int, n: int, batches: int, swizzle: int, raster: str) -> list[list[int]]:
+    """The tiles of bands that are `swizzle` wide, one product after the other."""
+    along, across = (m, n) if raster == "m" else (n, m)
+    tiles = []
+    for batch, first in itertools.product(range(batches), range(0, across, swizzle)):
+        for position, lane in itertools.product(range(along), range(first, min(first + swizzle, across))):
+            tiles.append([*((position, lane) if raster == "m" else (lane, position)), batch])
+    return tiles
+
+
+def test_the_tiles_are_walked_in_the_bands_that_a_launch_asks_for(tmp_path: Path) -> None:
+    script = tmp_path / "walks.py"  # CuteDSL reads the source of what it compiles
+    script.write_text(WALKS)
+    sizes = ((5, 7, 1), (8, 8, 2), (1, 13, 1), (13, 1, 3), (3, 17, 2), (257, 3, 1))
+    cases = [(*size, swizzle, raster) for size in sizes for swizzle in (1, 2, 4, 8) for raster in ("m", "n")]
+    told = subprocess.run(
+        [sys.executable, str(script)], input=json.dumps(cases), capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    for case, found in zip(cases, json.loads(told.stdout), strict=True):
+        assert found == walked(*case), case
+
+
+BUILDS = """
+import json
+from pathlib import Path
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
+
+folder, template = Path(input()), find_template("gemm_streamk_sm90")
+template.warm_up()
+for number, values in enumerate(json.loads(input())):
+    template.build(Configuration.of(values), "bf16", "sm_90a", folder / f"{number}.o")
+"""
+
+
+@pytest.mark.skipif(not TEMPLATE.launched, reason="immediate operands of this processor are not in one piece")
+def test_a_kernel_that_is_relaunched_is_to_the_byte_what_is_compiled_for_it(tmp_path: Path) -> None:
+    wanted = [
+        Configuration.of(configuration(tile_n=128, swizzle=8, raster="n")),
+        Configuration.of(configuration(tile_n=128, swizzle=2, split=4)),
+    ]
+    both = [each for one in wanted for each in (TEMPLATE.compiled_as(one), one)]
+    told = subprocess.run(
+        [sys.executable, "-c", BUILDS],
+        input=f"{tmp_path}\n{json.dumps([dict(each) for each in both])}",
+        env={**os.environ, "CUTE_DSL_ARCH": "sm_90a"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    for at, each in enumerate(wanted):
+        compiled, anew = ((tmp_path / f"{2 * at + step}.o").read_bytes() for step in (0, 1))
+        assert compiled != anew == TEMPLATE.relaunch(compiled, each, "bf16")
+        with pytest.raises(BuildError, match=r"0 times, expected"):
+            TEMPLATE.relaunch(anew, each, "bf16")  # what is to be replaced is not there
+
+
+def test_blocks_that_are_launched_two_by_two_are_a_kernel_of_their_own() -> None:
+    pairs = Configuration.of(configuration(swap_ab=1, tile_n=88, raster="pairs"))
+    assert TEMPLATE.compiled_as(pairs) == pairs

@@ -195,6 +195,10 @@ FAULTS = {
         return SearchSpace(self.name, self.knobs, self.constraints, problem, device)
 """,
     "test_a_launch_is_described": "    def blocks_per_cluster(self, configuration): return 0",
+    "test_a_configuration_is_compiled_as_one_of_the_same_knobs": """
+    def compiled_as(self, configuration):
+        return Configuration.of({**configuration, "more": 1})
+""",
     "test_the_hash_of_the_source_is_stable": """
     @property
     def source_hash(self):
@@ -210,6 +214,13 @@ OTHER_FAULTS = [
     ("test_the_workload_measures_what_a_kernel_computes", '    workload = f"{__name__}:Wrong"'),
     ("test_the_workload_measures_what_a_kernel_computes", '    workload = f"{__name__}:Unseeded"'),
     ("test_the_default_compiles", '    def build(self, *asked): return Built("broken", 0)'),
+    (
+        "test_a_configuration_is_compiled_as_one_of_the_same_knobs",
+        """
+    def compiled_as(self, configuration):
+        return Configuration.of({**configuration, "order": "columns" if configuration["order"] == "rows" else "rows"})
+""",
+    ),
 ]
 CHECKS = [name for name in dir(TemplateConformance) if name.startswith("test_")]
 

@@ -63,7 +63,7 @@ class Replayed:
     trials
         In each space.
     compiled
-        Trials whose kernels the store did not have.
+        Kernels of trials that the store did not have.
     regret
         The best found over the best recorded in the spaces, less 1.
     ahead
@@ -121,8 +121,8 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         )
         stock = evaluator.stock()
         stored = stock if how in (STOCKED, PORTFOLIO) else stock[:0]
-        kept.append(set(stored.tolist()))
-        sampler.find_stored(stored, stock)
+        kept.append(set(evaluator.kernels[stored].tolist()))
+        sampler.find_stored(stored, stock, evaluator.kernels)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         search = optuna.create_study(sampler=sampler, direction="minimize")
         tuner = SoleTuner(search, recording.space)
@@ -137,7 +137,10 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         problem=name,
         how=how,
         trials=[sum(at == number for at, _ in told) for number in range(len(spaces))],
-        compiled=sum(trial.index not in kept[at] for at, trial in told),
+        compiled=sum(
+            len({int(lane.evaluator.kernels[trial.index]) for at, trial in told if at == number} - kept[number])
+            for number, lane in enumerate(lanes)
+        ),
         regret=min(ratios) / min(best) - 1,
         ahead=ahead.tolist(),
     )

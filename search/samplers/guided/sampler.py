@@ -123,6 +123,7 @@ class GuidedSampler(SpaceSampler):
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._stock: Indices = self._stored  # what was chosen to serve all problems
+        self._kernels_of: Indices | None = None  # the number of the kernel that each configuration is compiled as
         self._early: set[int] = set()  # what was proposed before any outcome: it is compiled while a GPU is set up
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
@@ -201,8 +202,8 @@ class GuidedSampler(SpaceSampler):
             running = np.union1d(known.history.running, [index])
             known, free = replace(known, history=replace(known.history, running=running)), free[free != index]
 
-    def find_stored(self, stored: Indices, stock: Indices) -> None:
-        self._stored, self._stock = stored, stock
+    def find_stored(self, stored: Indices, stock: Indices, kernels: Indices | None = None) -> None:
+        self._stored, self._stock, self._kernels_of = stored, stock, kernels
 
     def get_ready(self) -> None:
         prior = self.about.prior
@@ -290,11 +291,19 @@ class GuidedSampler(SpaceSampler):
         return there if len(there) >= max(self.tuning.least, _MOST * len(near)) else there[:0]
 
     def is_dear(self, index: int) -> bool:
-        return self._has_capital and self._count_dear(np.array([index]), self.about.prior.now()) > 0
+        return self._has_capital and self._count_dear(np.array([index]), self._stored[:0], self.about.prior.now()) > 0
 
-    def _count_dear(self, trials: Indices, prior: Prediction | None) -> int:
-        cheap = np.union1d(self._stored, np.array(sorted(self._early), dtype=np.int64))
-        return int((~np.isin(trials, cheap)).sum()) if len(self._capital(prior)) else 0
+    def _count_dear(self, trials: Indices, before: Indices, prior: Prediction | None) -> int:
+        """How many kernels of trials had to be compiled, though much was stored; those of trials before were there."""
+        if not len(self._capital(prior)):
+            return 0
+        early = np.array(sorted(self._early), dtype=np.int64)
+        there = self._compiled_as(np.concatenate([self._stored, early, before]))
+        return len(np.setdiff1d(self._compiled_as(trials), there))
+
+    def _compiled_as(self, trials: Indices) -> Indices:
+        """The numbers of the kernels of trials."""
+        return trials if self._kernels_of is None else self._kernels_of[trials]
 
     @property
     def _has_capital(self) -> bool:
@@ -303,8 +312,11 @@ class GuidedSampler(SpaceSampler):
     def _alone(self, known: "_Known") -> Joint:
         """How far the search is, where it is alone."""
         history, prior = known.history, known.prior
-        dear, running = self._count_dear(history.after_best, prior), self._count_dear(history.running, prior)
-        return replace(alone(history), dear=dear, dear_running=running)
+        behind = history.after_best
+        dear = self._count_dear(behind, history.settled[: len(history.settled) - len(behind)], prior)
+        return replace(
+            alone(history), dear=dear, dear_running=self._count_dear(history.running, history.settled, prior)
+        )
 
     def _price(self, candidates: Indices) -> Floats:
         """The price of each candidate: 1 if its kernel is to be compiled."""

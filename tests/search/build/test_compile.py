@@ -14,7 +14,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
-from tilescout.spaces.errors import BuildError, StoreError
+from tilescout.spaces.errors import ArtifactError, BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, find_template
 
@@ -343,3 +343,67 @@ def test_a_shortage_is_not_recorded_as_the_configurations_fault(
     with pytest.raises(raised):
         build(plain_gemm.TEMPLATE, key, store)
     assert store.find(key) is None
+
+
+@pytest.fixture
+def open_launched(plain_gemm: ModuleType, store: ArtifactStore) -> Callable[..., CompilePool]:
+    """A function: a pool of kernels whose repeats only a launch knows, and can't make four."""
+    return lambda: CompilePool(plain_gemm.LAUNCHED, "bf16", "host", store, TWO)
+
+
+def test_what_differs_in_its_launch_alone_is_compiled_once_and_costs_it_once(
+    open_launched: Callable[..., CompilePool], children: Callable[[], set[int]]
+) -> None:
+    with open_launched() as pool:
+        outcomes = [pool.submit(plain(repeats=repeats)) for repeats in (2, 2, 1, 4)]
+        twice, again, once, refused = (outcome.result() for outcome in outcomes)
+    assert isinstance(twice, Artifact)
+    assert isinstance(again, Artifact)
+    assert isinstance(once, Artifact)
+    compiled = read_shared_object(once.path, once.sha256)
+    assert read_shared_object(twice.path, twice.sha256) == compiled + b"2 times"
+    assert (again.path, again.sha256) == (twice.path, twice.sha256)
+    assert again.compile_seconds < once.compile_seconds < twice.compile_seconds
+    assert isinstance(refused, CompileFailure)
+    assert refused.error == "four are too many"
+
+    bystanders = children()
+    with open_launched() as pool:
+        assert pool.submit(plain()).result() == once
+        found = pool.submit(plain(repeats=2)).result()
+        assert isinstance(found, Artifact)
+        assert found.sha256 == twice.sha256
+        assert children() == bystanders
+        assert sorted(each["repeats"] for each in pool.stored("bf16")) == [1, 2]
+
+
+def test_what_does_not_compile_is_no_kernel_however_it_is_launched(open_launched: Callable[..., CompilePool]) -> None:
+    with open_launched() as pool:
+        outcomes = [pool.submit(plain("compiler_refuses", repeats)) for repeats in (2, 1)]
+        later, first = (outcome.result() for outcome in outcomes)
+    assert isinstance(later, CompileFailure)
+    assert isinstance(first, CompileFailure)
+    assert later.error == first.error
+
+
+def test_a_compiler_works_for_all_that_is_compiled_as_one_until_none_is_wanted(
+    open_launched: Callable[..., CompilePool], store: ArtifactStore
+) -> None:
+    with open_launched() as pool:
+        outcomes = [pool.submit(plain("compiler_hangs", repeats)) for repeats in (1, 2)]
+        assert outcomes[0].cancel()
+        assert not outcomes[1].done()
+        assert outcomes[1].cancel()
+        made = pool.submit(plain(repeats=2))
+        assert isinstance(made.result(), Artifact)
+    assert not list(store.root.glob("tmp-*"))
+
+
+def test_a_kernel_that_is_damaged_is_not_launched_otherwise(open_launched: Callable[..., CompilePool]) -> None:
+    with open_launched() as pool:
+        once = pool.submit(plain()).result()
+        assert isinstance(once, Artifact)
+        once.path.chmod(0o644)
+        once.path.write_bytes(once.path.read_bytes()[:-1])
+        with pytest.raises(ArtifactError, match="damaged"):
+            pool.submit(plain(repeats=2)).result()

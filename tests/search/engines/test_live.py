@@ -168,6 +168,19 @@ def test_what_the_store_holds_is_not_compiled_again(
     assert second.compile_seconds == first.compile_seconds  # what it cost when it was made
 
 
+def test_what_is_stored_serves_all_that_differs_from_it_in_its_launch_alone(
+    plain_gemm: ModuleType, tmp_path: Path
+) -> None:
+    with opened(plain_gemm.LAUNCHED, PROBLEM, tmp_path / "store", ["cpu"], plain_gemm.HOST, OPTIONS) as evaluator:
+        alike = [index(evaluator, "corner", repeats) for repeats in (1, 2, 4)]
+        others = [index(evaluator, "nothing", repeats) for repeats in (1, 2, 4)]
+        assert [len({*evaluator.kernels[some].tolist()}) for some in (alike, others, alike + others)] == [1, 1, 2]
+        assert evaluator.stock().tolist() == sorted(others)
+        assert not len(evaluator.stored())
+        evaluator.engine.compile(evaluator.space[alike[1]], PROBLEM.signature).result()
+        assert evaluator.stored().tolist() == sorted(alike)
+
+
 def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: Evaluator, tmp_path: Path) -> None:
     faults = ("nothing", "corner", "exception", "compiler_refuses")
     live.space = live.space.subset([index(live, fault, repeats) for fault in faults for repeats in (1, 4)])

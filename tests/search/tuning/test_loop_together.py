@@ -82,6 +82,22 @@ def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_
     assert last.since == 19 - first_alike(np.array(ratios))
 
 
+def test_of_trials_that_are_compiled_as_one_none_behind_the_first_is_dear(table: Table) -> None:
+    searched, told = lanes(table, [Hopeful()], 0)
+    evaluator, joints = searched[0].evaluator, list[Joint]()
+    evaluator.kernels = np.zeros(len(evaluator.space), dtype=np.int64)
+
+    def see(found: Sequence[Joint], _: Sequence[float]) -> Sequence[Lane]:
+        joints.append(found[0])
+        return ()
+
+    run_together(searched, Budget(trials=20), see)
+
+    assert len(told) == 20
+    assert joints[-1].since > 0
+    assert not any(joint.dear or joint.dear_running for joint in joints)  # none is behind the best, if not the first
+
+
 def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_study_has(table: Table) -> None:
     (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
     run_together([second], Budget(trials=3))

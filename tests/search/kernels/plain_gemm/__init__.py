@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from tilescout.search.build.compilers import find_linker
 from tilescout.spaces.devices import Device
@@ -103,6 +104,18 @@ class ColdGemmTemplate(PlainGemmTemplate):
         os.abort()
 
 
+class LaunchedGemmTemplate(PlainGemmTemplate):
+    """The same, whose repeats only a launch knows: they are appended to the kernel. Four are too many."""
+
+    name = "launched_gemm"
+    launched = MappingProxyType({"repeats": (1, 2, 4)})
+
+    def relaunch(self, binary: bytes, configuration: Mapping[str, Value], signature: str) -> bytes:
+        if configuration["repeats"] == 4:
+            raise BuildError("four are too many")
+        return binary + f"{configuration['repeats']} times".encode()
+
+
 def find_nvcc() -> str:
     """Path of nvcc; the empty string where there is none."""
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin") or ""
@@ -124,3 +137,4 @@ def _run(command: list[str]) -> None:
 TEMPLATE = PlainGemmTemplate()
 SCRATCH = ScratchGemmTemplate()
 COLD = ColdGemmTemplate()
+LAUNCHED = LaunchedGemmTemplate()

@@ -1,0 +1,54 @@
+"""Knobs that only the launch of a kernel knows: kernels that differ in nothing else are compiled as one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.knobs import Configuration, Knob, Value
+
+Launched = Mapping[str, Sequence[Value]]
+"""By the names of knobs, the values that only a launch knows; what is compiled has the first of each."""
+
+
+def compiled_as(launched: Launched, configuration: Configuration) -> Configuration:
+    """The configuration whose kernel differs from that of another one in nothing but its launch."""
+    return Configuration(
+        tuple(
+            (name, launched[name][0] if value in launched.get(name, ()) else value)
+            for name, value in configuration.items()
+        )
+    )
+
+
+def codes_known(knobs: Sequence[Knob], configurations: Iterable[Configuration]) -> NDArray[np.int16]:
+    """Codes, of shape [configurations, knobs], of those that have a known value for each knob; others are left out."""
+    found = []
+    for each in configurations:
+        values = [each.get(knob.name) for knob in knobs]
+        if len(each) == len(knobs) and all(value in knob.values for value, knob in zip(values, knobs, strict=True)):
+            found.append([knob.values.index(value) for value, knob in zip(values, knobs, strict=True)])
+    return np.array(found, dtype=np.int16).reshape(-1, len(knobs))
+
+
+def kernels_of(launched: Launched, knobs: Sequence[Knob], codes: NDArray[np.int16]) -> NDArray[np.int64]:
+    """Numbers of the kernels that configurations are compiled as, given as codes of shape [configurations, knobs]."""
+    compiled = np.asarray(codes, dtype=np.int64).copy()
+    for at, knob in enumerate(knobs):
+        if values := launched.get(knob.name):
+            same = np.isin(compiled[:, at], [knob.code(value) for value in values])
+            compiled[same, at] = knob.code(values[0])
+    numbers: NDArray[np.int64] = np.ravel_multi_index(tuple(compiled.T), [len(knob.values) for knob in knobs])
+    return numbers
+
+
+def served_by(some: NDArray[np.int64], kernels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of the configurations whose kernels, of shape [configurations], are among some.
+
+    NumPy's sets sort both, of which `kernels` may be 250,000.
+    """
+    known = np.unique(some)
+    if not len(known):
+        return np.empty(0, dtype=np.int64)
+    at = np.minimum(np.searchsorted(known, kernels), len(known) - 1)
+    return np.flatnonzero(known[at] == kernels)

@@ -1,0 +1,71 @@
+"""Knobs that only a launch knows: which configurations are compiled as one."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.spaces.declarations import check_declarations
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
+from tilescout.spaces.launched import codes_known, compiled_as, kernels_of, served_by
+
+KNOBS = (Knob("tile", (64, 128), ""), Knob("band", (1, 2, 4), ""), Knob("raster", ("m", "n", "pairs"), ""))
+LAUNCHED: dict[str, tuple[Value, ...]] = {"band": (2, 4), "raster": ("n", "m")}
+GRID = (
+    np.array(np.meshgrid(*(np.arange(len(knob.values)) for knob in KNOBS), indexing="ij"))
+    .reshape(3, -1)
+    .T.astype(np.int16)
+)
+ALL = configurations_of(KNOBS, {knob.name: np.array(knob.values)[GRID[:, at]] for at, knob in enumerate(KNOBS)})
+
+
+def test_what_is_compiled_has_the_first_of_the_values_that_only_a_launch_knows() -> None:
+    given = Configuration.of({"tile": 128, "band": 4, "raster": "m"})
+    assert compiled_as(LAUNCHED, given) == Configuration.of({"tile": 128, "band": 2, "raster": "n"})
+    other = Configuration.of({"tile": 64, "band": 1, "raster": "pairs"})  # two values that are compiled in
+    assert compiled_as(LAUNCHED, other) == other
+    assert all(compiled_as(LAUNCHED, compiled_as(LAUNCHED, each)) == compiled_as(LAUNCHED, each) for each in ALL)
+    assert [compiled_as({}, each) for each in ALL] == ALL
+
+
+def test_kernels_have_the_same_number_if_and_only_if_they_are_compiled_as_one() -> None:
+    numbers = kernels_of(LAUNCHED, KNOBS, GRID).tolist()
+    compiled = [compiled_as(LAUNCHED, each) for each in ALL]
+    alike = {(number, one) for number, one in zip(numbers, compiled, strict=True)}
+    assert len(alike) == len(set(numbers)) == len(set(compiled)) == 2 * 2 * 2
+    assert sorted(kernels_of({}, KNOBS, GRID)) == list(range(len(ALL)))
+
+
+@given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 30), max_size=40))
+def test_some_kernels_serve_just_what_is_compiled_as_they_are(some: set[int], of: list[int]) -> None:
+    found = served_by(np.array(sorted(some), dtype=np.int64), np.array(of, dtype=np.int64))
+    assert found.tolist() == [at for at, number in enumerate(of) if number in some]
+
+
+def test_a_configuration_of_other_knobs_or_values_has_no_codes() -> None:
+    known = Configuration.of({"raster": "n", "band": 4, "tile": 64})
+    others: list[dict[str, Value]] = [
+        {"tile": 64},
+        {"tile": 64, "band": 3, "raster": "n"},
+        {"tile": 64, "band": 1, "raster": "n", "more": 1},
+    ]
+    assert codes_known(KNOBS, [*map(Configuration.of, others), known]).tolist() == [[0, 2, 1]]
+    assert codes_known(KNOBS, []).shape == (0, len(KNOBS))
+
+
+@pytest.mark.parametrize(
+    ("launched", "told"),
+    [
+        ({"bands": (1, 2)}, "'bands'"),
+        ({"band": (1, 3)}, "3"),
+        ({"band": ()}, "band"),
+        (("band",), "launched"),
+    ],
+)
+def test_a_template_that_says_it_of_what_it_does_not_have_is_refused(launched: object, told: str) -> None:
+    declared = {"name": "wrong", "workload": "module:Class", "archs": ("sm_90a",), "knobs": KNOBS, "constraints": ()}
+    with pytest.raises(SpaceError, match=told):
+        check_declarations(SimpleNamespace(**declared, launched=launched), "here")
