@@ -50,6 +50,9 @@ _MARGIN = 0.05
 # best of this one was more than 1 % faster on two of the five that were estimated to gain more, and on none of the nine
 # others (H200, `experiments/results/promotion.md`).
 _TILE_MARGIN = 0.025
+# From so many rows on 8-bit products are searched here, too. Of ten sizes of 8 to 64 rows the best of this space was the
+# faster by more than 1 % on seven, of three of fewer rows on none (H100, `experiments/results/promotion.md`).
+_FEW_ROWS = 8
 # Of the portfolio: rows for which its kernels are legal, the least width of a tile, and the most blocks of a cluster.
 _MANY_ROWS = (512, 4096, MOST_ROWS_SWAPPED)
 _WIDE, _SMALL_CLUSTER = 96, 2
@@ -109,8 +112,8 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return _stock(problem.element.bytes)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
-        """Whether many 8-bit products are promoted, or sharing tiles or one of another size is estimated to gain."""
-        promotes = problem.element.bytes == 1 and problem.m > MMA_ROWS
+        """Whether there are 8-bit products for a few rows or more, or sharing tiles or other tiles seem to gain."""
+        promotes = problem.element.bytes == 1 and problem.m >= _FEW_ROWS
         tiles_gain = gain_of_tiles(problem, device) > _TILE_MARGIN
         gains = _swaps_gain(problem) or tiles_gain or _shares_gain(problem, device)
         return promotes or gains

@@ -393,3 +393,17 @@ def test_a_kernel_that_is_relaunched_is_to_the_byte_what_is_compiled_for_it(tmp_
 def test_blocks_that_are_launched_two_by_two_are_a_kernel_of_their_own() -> None:
     pairs = Configuration.of(configuration(swap_ab=1, tile_n=88, raster="pairs"))
     assert TEMPLATE.compiled_as(pairs) == pairs
+
+
+@pytest.mark.parametrize(
+    ("problem", "searched"),
+    [
+        ("49x7680x5120:e4m3", True),
+        ("8x50432x6144:e4m3", True),
+        ("5x64000x7168:e4m3", False),
+        ("49x7680x5120:bf16", False),
+        ("257x21504x3072:bf16", True),
+    ],
+)
+def test_it_is_searched_beside_the_other_where_that_is_expected_to_gain(problem: str, searched: bool) -> None:
+    assert TEMPLATE.complements(GemmProblem.parse(problem), H200) == searched
