@@ -401,7 +401,9 @@ def test_blocks_that_are_launched_two_by_two_are_a_kernel_of_their_own() -> None
         ("49x7680x5120:e4m3", True),
         ("8x50432x6144:e4m3", True),
         ("5x64000x7168:e4m3", False),
-        ("49x7680x5120:bf16", False),
+        ("64x4096x4096:bf16", True),
+        ("5x64000x7168:bf16", False),
+        ("87x4608x4096:bf16", False),
         ("257x21504x3072:bf16", True),
     ],
 )

@@ -363,10 +363,13 @@ def refuse(*_: object) -> None:
         ("256x4096x14336:e4m3", "gemm_streamk_sm90"),  # products that are added while the next are computed
         ("256x4096x14336", None),
         ("4096x4096x4096", None),
-        ("64x8192x8192", None),
+        ("64x8192x8192", "gemm_streamk_sm90"),  # few rows
+        ("8x8192x8192:e4m3", "gemm_streamk_sm90"),
+        ("7x8192x8192:e4m3", None),
+        ("96x8192x8192", None),
     ],
 )
-def test_the_gemm_has_a_complement_where_sharing_or_swapping_is_estimated_to_gain(
+def test_the_gemm_has_a_complement_at_few_rows_and_where_sharing_or_swapping_is_estimated_to_gain(
     problem: str, name: str | None
 ) -> None:
     template = find_template("gemm_sm90")
