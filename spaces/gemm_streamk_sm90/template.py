@@ -63,7 +63,8 @@ _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"
 _ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
 # Immediate operands of other processors' instructions are not in one piece. Blocks that are launched two by two are
 # another kernel.
-_LAUNCHED = {"swizzle": (1, 2, 4, 8), "raster": ("m", "n")} if machine() in ("x86_64", "AMD64") else {}
+_BANDS = next(knob.values for knob in KNOBS if knob.name == "swizzle")
+_LAUNCHED = {"swizzle": _BANDS, "raster": DIRECTIONS} if machine() in ("x86_64", "AMD64") else {}
 _TRIED_BANDS = (1, 4, 8)  # their widths; none of 2 was clearly the best (`experiments/results/promotion.md`)
 # What is estimated to be slower by more is not begun with. Orders that differ by less were the fastest, in both
 # directions of a wave; where tiles are many, slower ones were much slower, and so was one warp group where two were
@@ -115,9 +116,12 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def complements(self, problem: GemmProblem, device: Device) -> bool:
         """Whether rows are a few, or more in 8 bits, or sharing tiles or one of another size is estimated to gain."""
         few = problem.m >= _FEW_ROWS and (problem.element.bytes == 1 or problem.m <= MMA_ROWS)
-        tiles_gain = gain_of_tiles(problem, device) > _TILE_MARGIN
-        gains = _swaps_gain(problem) or tiles_gain or _shares_gain(problem, device)
-        return few or gains
+        return (
+            few
+            or _swaps_gain(problem)
+            or gain_of_tiles(problem, device) > _TILE_MARGIN
+            or _shares_gain(problem, device)
+        )
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         together = 2 if configuration["raster"] == TWO_BY_TWO else 1
