@@ -108,8 +108,11 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
         if listener.fileno() in ready:
             with suppress(OSError):
                 control, _ = listener.accept()
-                pid = _fork(control, listener, [each for _, each in sessions.values()], telling, do)
-                process = os.pidfd_open(pid)
+                try:
+                    process, pid = _started(control, listener, [each for _, each in sessions.values()], telling, do)
+                except OSError:  # no memory, or too many processes: whoever asked has to hear that nobody answers
+                    control.close()
+                    continue
                 sessions[process] = pid, control
                 polled.register(process, select.POLLIN)
                 polled.register(control, select.POLLRDHUP)
@@ -143,6 +146,19 @@ def fork_group() -> int:
     if pid == 0:
         die_with(parent)
     return pid
+
+
+def _started(
+    control: socket.socket, listener: socket.socket, others: list[socket.socket], telling: int, do: Do
+) -> tuple[int, int]:
+    """Fork a session: the file descriptor of its process, and its number."""
+    pid = _fork(control, listener, others, telling, do)
+    try:
+        return os.pidfd_open(pid), pid
+    except OSError:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], telling: int, do: Do) -> int:

@@ -1,5 +1,6 @@
 """Processes that stand by: sessions are forked from them, in the environment of who asks, and end with who asked."""
 
+import errno
 import json
 import os
 import resource
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -20,6 +22,7 @@ from tilescout.search.build import standby
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running, wake
+from tilescout.search.build.standing import stand_by
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.templates import find_template
@@ -226,6 +229,26 @@ def test_whoever_connects_when_there_are_too_many_waits(place: Path) -> None:
 
     assert len(children) <= 64
     assert told(waiting)["standing"] == standing
+
+
+@pytest.mark.parametrize("fails", ["fork", "pidfd_open"])
+def test_whoever_asks_for_a_session_that_can_not_be_started_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, fails, refuse)
+    address = tmp_path / "a.socket"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asking:
+        listener.bind(str(address))
+        listener.listen()
+        asking.settimeout(20)
+        asking.connect(str(address))
+        standing = threading.Thread(target=stand_by, args=(listener, address, lambda *_: None, 0.1), daemon=True)
+        standing.start()
+        assert asking.recv(1) == b""
+        standing.join()
 
 
 def test_a_process_that_stands_by_ends_when_it_is_not_asked_for(
