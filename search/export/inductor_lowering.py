@@ -215,7 +215,11 @@ def _flattened(ir: Any, tensor: Any) -> Any:
 
 
 def _start(ir: Any, view: Any) -> Any:
-    """Of a view, what begins where it does: only that is read of B, and a call need not make the view."""
-    if isinstance(view, ir.ReinterpretView) and view.layout.offset == view.data.get_layout().offset:
-        return view.data
-    return view
+    """Of a view, what begins where it does: only that is read of B, and a call need not make the view.
+
+    What holds elements of another type, as weights that are stored as bytes, is no start: a call takes its type too.
+    """
+    if not isinstance(view, ir.ReinterpretView):
+        return view
+    seen, held = view.layout, view.data.get_layout()
+    return view.data if (seen.offset, seen.dtype) == (held.offset, held.dtype) else view

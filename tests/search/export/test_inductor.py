@@ -224,6 +224,22 @@ def test_a_size_known_only_at_run_time_is_looked_up_then(bundle: Bundle, calls: 
     assert tuned.report.replaced == {"*x64x32:bf16": 1, "*x32x64:bf16": 1}  # one graph for all of them
 
 
+def test_a_weight_that_is_stored_as_another_type_is_read_as_what_it_is(bundle: Bundle, calls: Calls) -> None:
+    stored = nn.Buffer(rows(1, 64, 32).view(torch.int16))
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return x @ stored.view(torch.bfloat16).t()
+
+    with use(bundle.path):
+        compiled = torch.compile(layer)
+    with torch.no_grad():
+        for m, ours in ((16, 1), (12, 0)):  # by our kernel, and by the library
+            x, before = rows(m), calls(bundle)
+            torch._dynamo.mark_dynamic(x, 0)
+            close(compiled(x), layer(x))
+            assert calls(bundle) == before + ours
+
+
 def test_training_replaces_what_is_decided_in_both_directions(bundle: Bundle, calls: Calls) -> None:
     model, reference = Block(), Block()
     with use(bundle.path) as tuned:
