@@ -21,10 +21,28 @@ _LONGEST_COLOURED = 500
 
 
 class Console(console.Console):
-    """Rich's console, for which a text is a text: no markup, no emoji, no escape sequences, unless asked for."""
+    """Rich's console, for which a text is a text: no markup, no emoji, no escape sequences, unless asked for.
 
-    def __init__(self, **options: Any) -> None:
+    Standard error that can't be written, because its disk is full or nobody reads it any more, ends no work: from then
+    on nothing is shown there.
+
+    Parameters
+    ----------
+    patient
+        Whether the same holds for standard output. Whoever works on looks at `unwritten` in the end.
+    options
+        See Rich's console.
+
+    Attributes
+    ----------
+    unwritten
+        Why something could not be written, if that is so and ended no work.
+    """
+
+    def __init__(self, *, patient: bool = False, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **options})
+        self._patient = patient or self.stderr
+        self.unwritten: OSError | None = None
         told = "width" in options or "COLUMNS" in os.environ
         if not (told or self.is_terminal or self.is_jupyter):
             self.width = WIDTH
@@ -34,6 +52,20 @@ class Console(console.Console):
         if len(text) > _LONGEST_COLOURED:
             options["highlight"] = False
         return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Do what Rich does where nobody reads any more: end the program; a patient console does not."""
+        if self._patient:
+            raise  # the error that Rich handles meanwhile
+        super().on_broken_pipe()
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if not self._patient:
+                raise
+            self.quiet, self.unwritten = True, error
 
     def say(self, text: str, **options: Any) -> None:
         """Print a text: on a terminal wrapped at words, elsewhere on the lines that it has."""

@@ -322,8 +322,23 @@ def check_result(path: Path | None) -> None:
 
 
 def console_beside(json_path: Path | None) -> Console:
-    """Where tables are printed: on standard error if --json takes standard output."""
-    return Console(stderr=json_path == STDOUT)
+    """Where tables are printed: on standard error if --json takes standard output.
+
+    Where they can't be, as behind `| head`, the command delivers all else, and fails then.
+    """
+    context = click.get_current_context(silent=True)
+    console = Console(stderr=json_path == STDOUT, patient=context is not None)
+    if context is not None:
+        context.with_resource(_written(console))
+    return console
+
+
+@contextmanager
+def _written(console: Console) -> Iterator[None]:
+    """A context that ends with the error of what could not be written to standard output, if it ends well."""
+    yield
+    if console.unwritten is not None and not console.stderr:
+        raise console.unwritten
 
 
 def write_result(path: Path | None, result: object) -> None:

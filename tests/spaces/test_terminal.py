@@ -1,5 +1,8 @@
 """Output loses nothing, however narrow the terminal is."""
 
+import errno
+import os
+import sys
 import time
 from io import StringIO
 
@@ -70,3 +73,30 @@ def test_a_long_text_of_a_table_takes_no_quadratic_time() -> None:
     began = time.process_time()
     Console(file=StringIO()).print(grid)
     assert time.process_time() - began < 2  # 7 s where each text is searched for numbers
+
+
+class Unwritable(StringIO):
+    """A stream that fails as a full disk, or as a pipe that nobody reads."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def flush(self) -> None:
+        raise OSError(self.number, os.strerror(self.number))  # of EPIPE a BrokenPipeError
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_standard_error_that_can_not_be_written_ends_no_work(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(sys, "stderr", Unwritable(number))
+    console = Console(stderr=True)
+    for _ in range(2):
+        console.say("best 10.90 µs")
+    assert console.unwritten is not None
+    assert console.unwritten.errno == number
+
+
+def test_a_full_disk_is_told_at_once_unless_the_console_is_patient() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        Console(file=Unwritable(errno.ENOSPC)).say("best 10.90 µs")
+    Console(file=Unwritable(errno.ENOSPC), patient=True).say("best 10.90 µs")

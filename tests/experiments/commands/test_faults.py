@@ -1,16 +1,20 @@
 """A disk that is full or read-only: one line, exit code 2, and nothing lost that was finished."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import click
 import pytest
 
 from tilescout.experiments.commands.cli import run_command
+from tilescout.experiments.commands.options import console_beside
 from tilescout.search import Budget, tune
 
 COMMAND = str(Path(sys.executable).with_name("tilescout"))
@@ -90,3 +94,30 @@ def test_too_little_memory_is_told_in_one_line(
         run_command(ask_for_much)
     assert ended.value.code == 2
     assert capsys.readouterr().err.strip().endswith("ask for less at a time, or use a machine that has more")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [(errno.ENOSPC, 2, "tilescout: can't write the output: No space left on device\n"), (errno.EPIPE, 1, "")],
+)
+def test_what_can_not_be_printed_fails_behind_all_that_a_command_delivers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, code: int, told: str
+) -> None:
+    class Unwritable(StringIO):
+        def flush(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+    delivered = []
+
+    @click.command
+    def deliver() -> None:
+        console_beside(None).say("a table")
+        delivered.append("the JSON, and the figures in MLflow")
+
+    monkeypatch.setattr(sys, "argv", ["tilescout"])
+    monkeypatch.setattr(sys, "stdout", Unwritable())
+    with pytest.raises(SystemExit) as ended:
+        run_command(deliver)
+    assert ended.value.code == code
+    assert capsys.readouterr().err == told
+    assert delivered
