@@ -111,9 +111,10 @@ class Uninformed:
     def at(self, candidates: Indices) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the values of candidates."""
         history, kernel, options = self.history, self.kernel, self.options
-        worst = history.values.max(initial=-np.inf)
-        values = limited(np.concatenate([history.values, np.full(len(history.failed), worst)]))
-        centre = float(values.mean()) if len(values) else 0.0
+        # Where all failed so far, a failure is as slow as the slowest of other problems, whose mean is 0.
+        known = history.values if len(history.values) or self.beside is None else self.beside.errors
+        values = limited(np.concatenate([history.values, np.full(len(history.failed), known.max(initial=-np.inf))]))
+        centre = float(values.mean()) if len(history.values) else 0.0
         indices = np.concatenate([history.settled, history.failed])
         noise = np.full(len(indices), options.noise)
         noise[np.flatnonzero(history.pruned)] = options.pilot_noise

@@ -141,15 +141,18 @@ def plain_others(*rows: int) -> list[OtherTrials]:
     return [other for other in found if other is not None]
 
 
-def plain_proposals(space: SearchSpace, count: int, **settings: Any) -> np.ndarray:
-    """Times of the first configurations that a search without a model tries, over the best."""
+def plain_proposals(space: SearchSpace, count: int, failing: int = 0, **settings: Any) -> np.ndarray:
+    """Times of the first configurations that a search without a model tries, over the best; the first may fail."""
     times = plain_times(space)
     study = optuna.create_study(sampler=make_sampler("guided-cold", space, 0, **settings))
     tried = []
     for _ in range(count):
         trial = study.ask({**distributions(space)})
         tried.append(int(space.find([trial.params[knob.name] for knob in KNOBS])))
-        study.tell(trial, times[tried[-1]])
+        if len(tried) > failing:
+            study.tell(trial, times[tried[-1]])
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
     return times[tried] / times.min()
 
 
@@ -170,6 +173,13 @@ def test_earlier_studies_tell_as_much_as_other_problems_of_a_suite() -> None:
     assert (plain_proposals(space, 5, earlier=lambda: known) == together).all()
     assert (plain_proposals(space, 5, others=lambda: known[:1], earlier=lambda: known[1:]) == together).all()
     assert (plain_proposals(space, 5, earlier=lambda: known, options={"recall": 0}) == plain_proposals(space, 5)).all()
+
+
+def test_earlier_studies_tell_where_to_look_while_all_its_own_trials_fail() -> None:
+    space, known = plain_space(2048), plain_others(512, 1024, 4096)
+    with np.errstate(all="raise"):
+        tried = plain_proposals(space, 8, failing=8, earlier=lambda: known)
+    assert tried.max() < np.quantile(plain_times(space), 0.2) / plain_times(space).min()
 
 
 def test_earlier_studies_tell_nothing_of_a_kernel_that_describes_its_tiling(
