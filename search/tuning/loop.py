@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from tilescout.search.studies.trials import (
     trial_record,
 )
 from tilescout.search.tuning.budget import Budget
+from tilescout.spaces.errors import StoreError, TilescoutError
 from tilescout.spaces.space import SearchSpace
 
 
@@ -55,6 +57,8 @@ class Lane:
         This process's part in the study.
     library_best
         The time of the library's best kernel over `library_us`; None if it is not known.
+    errors
+        Gets the error that ended the search of this space while the others go on; None where it ends them all.
     """
 
     study: optuna.Study
@@ -64,6 +68,7 @@ class Lane:
     in_full: Container[int]
     tuner: Tuner
     library_best: float | None = None
+    errors: list[TilescoutError] | None = None
 
     @property
     def space(self) -> SearchSpace:
@@ -203,23 +208,47 @@ class _Loop:
                     return None
             at = self._next(open_)
             try:
-                trial = self._ask(at)
+                with self._alone(at):
+                    trial = self._ask(at)
+                    if trial is None:
+                        return None
+                    self._begin(at, trial)
             except SpaceExhaustedError:  # other processes that share the study have the rest
                 self._exhausted.add(at)
-                continue
-            if trial is None:
-                return None
-            lane, tally = self._lanes[at], self._tallies[at]
-            index = int(lane.space.find(codes(lane.space, trial.params)))
-            self._in_flight[at, index] = trial
-            tally.running += 1
-            self._changed()
-            if lane.sampler is not None and (expected := lane.sampler.expected(index)):
-                record_expected(trial, expected)
-                self._expected_us = min(self._expected_us or math.inf, expected.time_us)
-            incumbent = min(each.incumbent for each in self._tallies)
-            lane.evaluator.submit(index, None if index in lane.in_full else incumbent)
         return None
+
+    def _begin(self, at: int, trial: optuna.Trial) -> None:
+        lane, tally = self._lanes[at], self._tallies[at]
+        index = int(lane.space.find(codes(lane.space, trial.params)))
+        self._in_flight[at, index] = trial
+        tally.running += 1
+        self._changed()
+        if lane.sampler is not None and (expected := lane.sampler.expected(index)):
+            record_expected(trial, expected)
+            self._expected_us = min(self._expected_us or math.inf, expected.time_us)
+        incumbent = min(each.incumbent for each in self._tallies)
+        lane.evaluator.submit(index, None if index in lane.in_full else incumbent)
+
+    @contextmanager
+    def _alone(self, at: int) -> Iterator[None]:
+        """Have an error of this lane end it alone, where the others can go on; see `Lane.errors`."""
+        try:
+            yield
+        except SpaceExhaustedError:
+            raise
+        except TilescoutError as error:
+            lane = self._lanes[at]
+            if lane.errors is None:
+                raise
+            lane.errors.append(error)
+            lane.evaluator.give_up()
+            for key in [each for each in self._in_flight if each[0] == at]:
+                if key in self._arrived:
+                    self._tell(key, self._arrived.pop(key))
+                else:
+                    give_up(lane.study, self._in_flight.pop(key))
+                    self._tallies[at].running -= 1
+            self._changed()
 
     def _next(self, open_: Sequence[int]) -> int:
         """Whose trial is next, of the lanes that may ask."""
@@ -244,6 +273,7 @@ class _Loop:
         in_hand = sum(tally.in_hand for tally in self._tallies) + elsewhere
         return (
             at not in self._exhausted
+            and not self._lanes[at].errors
             and len(self._in_flight) < self._capacity
             and self._tallies[at].in_hand + elsewhere < len(space)
             and (budget.trials is None or in_hand < budget.trials)
@@ -283,16 +313,28 @@ class _Loop:
         With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
         """
         first = next(iter(self._in_flight))
-        while not self._arrived or (self._lookahead is not None and first not in self._arrived):
-            for index, measurement in self._lanes[first[0]].evaluator.wait():
-                self._keep(first[0], index, measurement, first)
-            for at, lane in enumerate(self._lanes):
-                if at != first[0] and lane.evaluator.has_outcome:
-                    for index, measurement in lane.evaluator.wait():
-                        self._keep(at, index, measurement, first)
-            self._changed()
+        try:
+            while first in self._in_flight and not (
+                self._arrived if self._lookahead is None else first in self._arrived
+            ):
+                self._wait(first[0], first)
+                for at, lane in enumerate(self._lanes):
+                    if at != first[0] and lane.evaluator.has_outcome:
+                        self._wait(at, first)
+                self._changed()
+        except BaseException:  # of another lane, or Ctrl-C: what has arrived is not lost with it
+            with suppress(StoreError):
+                for key, measurement in self._arrived.items():
+                    keep_outcome(self._in_flight[key], measurement)
+            raise
         for key in [first] if self._lookahead is not None else list(self._arrived):
-            self._tell(key, self._arrived.pop(key))
+            if key in self._arrived:
+                self._tell(key, self._arrived.pop(key))
+
+    def _wait(self, at: int, first: tuple[int, int]) -> None:
+        with self._alone(at):
+            for index, measurement in self._lanes[at].evaluator.wait():
+                self._keep(at, index, measurement, first)
 
     def _keep(self, at: int, index: int, measurement: Measurement, first: tuple[int, int]) -> None:
         lane = self._lanes[at]

@@ -308,8 +308,15 @@ class ProblemSearch:
         return self._lanes[len(joints) :]
 
     def _join(self, lane: Lane, budget: Budget) -> str | None:
-        """In the place of a loop: have the first one's thread search, and wait until it has."""
-        begun = time.monotonic()
+        """In the place of a loop: have the first one's thread search, and wait until it has.
+
+        Raises
+        ------
+        TilescoutError
+            What ended the search of this space, or that the first one's failed.
+        """
+        begun, errors = time.monotonic(), list[TilescoutError]()
+        lane = replace(lane, errors=errors)
         with self._changed:
             self._lanes.append(lane)
             self._waited.append((lane.evaluator.waited, self._all_waited()))
@@ -319,6 +326,8 @@ class ProblemSearch:
             self._changed.wait_for(lambda: self._ended)
         lane.evaluator.lent += max(0.0, time.monotonic() - begun - lane.evaluator.waited - lane.evaluator.lent)
         self._check_first()
+        if errors:
+            raise errors[0]
         return self._stopped
 
     def _check_first(self) -> None:
@@ -398,7 +407,7 @@ class ProblemSearch:
     def _compile_ahead(self) -> None:
         """Have compiled what comes next while another search has the GPU: more of others' outcomes may change it."""
         for lane in self._lanes:
-            if lane.sampler is not None and lane.evaluator.measures_anew:
+            if lane.sampler is not None and lane.evaluator.measures_anew and not lane.errors:
                 for index in lane.sampler.ahead(lane.study, self._shared.turns.first // len(self._lanes)):
                     lane.evaluator.expect(index)
 
@@ -411,7 +420,8 @@ class ProblemSearch:
             trials += found
             if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:
                 self._shared.known[self.number, space] = others
-            gains.append(lane.sampler.gain(lane.study) if lane.sampler is not None and found else None)
+            sampler = lane.sampler if found and not lane.errors else None
+            gains.append(sampler.gain(lane.study) if sampler is not None else None)
         known = [gain for gain in gains if gain is not None]
         gpu_seconds = sum(trial.measurement.gpu_seconds for trial in trials)
         self._claim = Claim(len(trials), gpu_seconds, max(known, default=None))

@@ -20,6 +20,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
 from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.samplers import find_sampler
@@ -35,7 +36,7 @@ from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces import templates
 from tilescout.spaces.devices import DEVICES, find_device
-from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import complement_of, find_template
 
@@ -163,6 +164,24 @@ def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_fa
     assert "the second search failed: not today" in caplog.text
     alone = tune_suite(engine, [PROBLEM, small], options, on_results=told.append, complement=False)
     assert [len(found) for found in (*told, left, alone)] == [3, 2, 2, 2, 2]
+
+
+def test_a_second_space_that_fails_late_ends_alone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = Evaluator.wait
+
+    def fail(evaluator: Evaluator) -> list[tuple[int, Measurement]]:
+        if evaluator.template.name == "scratch_gemm":
+            raise BuildError("no compiler is left")
+        return wait(evaluator)
+
+    monkeypatch.setattr(Evaluator, "wait", fail)
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        [found] = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path), slice=2)
+    assert found.info.space == "plain_gemm"
+    assert len(found.trials) == 4
+    assert "the second search failed: no compiler is left" in caplog.text
 
 
 class Brief(find_sampler("random")):  # type: ignore[misc]

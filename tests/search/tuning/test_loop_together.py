@@ -2,23 +2,28 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import optuna
 import pytest
+from optuna.trial import TrialState
 
 from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, pruned_table
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
+from tilescout.search.studies.trials import MEASUREMENT
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
+from tilescout.spaces.errors import BuildError, TilescoutError
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +122,47 @@ def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_stud
     assert [before[-1][0].trials, after[0][0].trials, after[-1][0].trials] == [4, 7, 20]
     assert {found[0].spaces for found in before} == {1}
     assert {joint.spaces for found in after for joint in found} == {2}
+
+
+class Failing(ShuffledEvaluator):
+    """Can't try anything any more once it was waited for so many times."""
+
+    after = 3
+
+    def wait(self) -> list[tuple[int, Measurement]]:
+        if self.waits == self.after:
+            raise BuildError("no compiler is left")
+        return super().wait()
+
+
+@pytest.mark.parametrize("samplers", [(Doubtful(), Hopeful()), (RandomSampler(), RandomSampler())])
+def test_a_space_that_nothing_can_be_tried_in_any_more_ends_alone(
+    table: Table, samplers: Sequence[SpaceSampler]
+) -> None:
+    (first, second), told = lanes(table, samplers, 0)
+    errors = list[TilescoutError]()
+    second = replace(second, evaluator=Failing(table, 1), errors=errors)
+
+    run_together([first, second], Budget(trials=20))
+
+    assert [str(error) for error in errors] == ["no compiler is left"]
+    assert len(told) == 20
+    assert [at for at, _ in told].count(1) == 3
+    states = [trial.state for lane in (first, second) for trial in lane.study.trials]
+    assert TrialState.RUNNING not in states
+    assert states.count(TrialState.COMPLETE) + states.count(TrialState.FAIL) > 20  # some were given up
+
+
+def test_what_has_arrived_is_not_lost_where_another_space_ends_the_search(table: Table) -> None:
+    (first, second), told = lanes(table, [RandomSampler(), RandomSampler()], 0)
+    failing = Failing(table, 1)
+    failing.after = 0
+
+    with pytest.raises(BuildError):
+        run_together([first, replace(second, evaluator=failing)], Budget(trials=20))
+
+    assert told == []
+    assert sum(MEASUREMENT in trial.user_attrs for trial in first.study.trials) == 1
 
 
 def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:
