@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from tilescout.search.build.loading import Launch, LoadedKernel, load_described, load_launch
@@ -185,6 +186,7 @@ _places: list[Path] = []
 _bundles: dict[str, Bundle] = {}
 _named: dict[str, Named] = {}  # the templates beside tilescout's whose kernels a bundle may hold
 _families: dict[str, Family] = {}
+_registering = RLock()  # a bundle is known once all of it is: other threads wait for that
 
 
 def name_of(bundle: Bundle, problem: GemmProblem) -> str:
@@ -225,17 +227,18 @@ def bundle_of(name: str) -> Bundle:
         If it was not loaded in this process, and is in none of the places of `look_in`.
     """
     digest = name.partition("/")[0]
-    if digest not in _bundles:
-        for place in _places:
-            if (place / digest).is_dir():
-                register(read_bundle(place / digest))
-    try:
-        return _bundles[digest]
-    except KeyError:
-        raise BundleError(
-            f"this program was compiled with the bundle {digest[:12]}…, which is not loaded: call "
-            "tilescout.search.export.inductor.load with its directory first"
-        ) from None
+    with _registering:
+        if digest not in _bundles:
+            for place in _places:
+                if (place / digest).is_dir():
+                    register(read_bundle(place / digest))
+        try:
+            return _bundles[digest]
+        except KeyError:
+            raise BundleError(
+                f"this program was compiled with the bundle {digest[:12]}…, which is not loaded: call "
+                "tilescout.search.export.inductor.load with its directory first"
+            ) from None
 
 
 def register(bundle: Bundle, named: Named = NONE_NAMED) -> None:
@@ -259,23 +262,24 @@ def register(bundle: Bundle, named: Named = NONE_NAMED) -> None:
     """
     import torch
 
-    if bundle.digest in _bundles:
-        _bundles[bundle.digest] = bundle  # the directory may have moved
-        return
-    device = torch.device("cpu")
-    if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
-        device = torch.device("cuda", torch.cuda.current_device())
-        _warn_of_other_product(bundle, torch.cuda.get_device_name(device))
-    _bundles[bundle.digest], _named[bundle.digest] = bundle, named
-    try:
-        if device.type == device_type(bundle.arch):
-            for kernel in bundle.used:
-                load_kernel(bundle.digest, kernel, device)
-    except BaseException:
-        del _bundles[bundle.digest], _named[bundle.digest]
-        raise
-    for name, problem in bundle.problems.items():
-        _families[name_of(bundle, problem)] = Family(bundle, problem, bundle.ranges[name])
+    with _registering:
+        if bundle.digest in _bundles:
+            _bundles[bundle.digest] = bundle  # the directory may have moved
+            return
+        device = torch.device("cpu")
+        if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
+            _warn_of_other_product(bundle, torch.cuda.get_device_name(device))
+        _bundles[bundle.digest], _named[bundle.digest] = bundle, named
+        try:
+            if device.type == device_type(bundle.arch):
+                for kernel in bundle.used:
+                    load_kernel(bundle.digest, kernel, device)
+        except BaseException:
+            del _bundles[bundle.digest], _named[bundle.digest]
+            raise
+        for name, problem in bundle.problems.items():
+            _families[name_of(bundle, problem)] = Family(bundle, problem, bundle.ranges[name])
 
 
 def _warn_of_other_product(bundle: Bundle, product: str) -> None:

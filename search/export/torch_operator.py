@@ -13,9 +13,10 @@ ends of the groups [experts], with SwiGLU behind it or its rows scaled where the
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilescout.search.export.grouped.kernels import find_grouped
 from tilescout.search.export.loaded_kernels import ALGORITHM_ALIGNMENT, Family, find_family
@@ -23,9 +24,23 @@ from tilescout.search.export.loaded_kernels import ALGORITHM_ALIGNMENT, Family, 
 if TYPE_CHECKING:
     import torch
 
+Made = TypeVar("Made")
+
 NAMESPACE = "tilescout"
 SEPARATOR = " "
 """Stands between the names of several decisions."""
+
+
+def _once(make: Callable[[], Made]) -> Callable[[], Made]:
+    """A function that is called once, by the thread that asks first: an operator can't be defined twice."""
+    lock, made = RLock(), cache(make)
+
+    @wraps(make)
+    def found() -> Made:
+        with lock:
+            return made()
+
+    return found
 
 
 def _gemm(
@@ -71,7 +86,7 @@ def _backward(ctx: Any, gradient: "torch.Tensor") -> "tuple[torch.Tensor | None,
     )
 
 
-@cache
+@_once
 def define() -> "tuple[torch.library.Library, torch._ops.OpOverload]":
     """Define the operators, once; return their library, which must be kept, and the one for compiled graphs."""
     import torch
@@ -123,7 +138,7 @@ def _together_shape(
     return a.new_empty(places_of(families, a.shape[1])[-1], dtype=families[0].out)
 
 
-@cache
+@_once
 def define_together() -> "torch._ops.OpOverload":
     """Define the operator of several products of one A, once."""
     import torch
@@ -148,7 +163,7 @@ def _grouped_shape(
     return a.new_empty((a.shape[0], family.width), dtype=family.out)
 
 
-@cache
+@_once
 def define_grouped() -> "torch._ops.OpOverload":
     """Define the operator of grouped products, once."""
     import torch

@@ -1,12 +1,14 @@
 """The operators: our kernel where it was decided and can run, torch everywhere else, always the right result."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tilescout.search.export import loaded_kernels
+from tilescout.search.export import loaded_kernels, torch_operator
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.inductor import load
 from tilescout.search.export.loaded_kernels import name_of
@@ -148,6 +150,39 @@ def test_a_bundle_whose_kernel_does_not_load_leaves_nothing_behind(make_bundle: 
         load(path)
     with pytest.raises(BundleError, match="not loaded"):
         run(read_bundle(path), *operands(16))
+
+
+def test_threads_that_load_a_bundle_at_once_wait_until_all_of_it_is_there(
+    make_bundle: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, load_kernel = make_bundle(["16x64x32"]), loaded_kernels.load_kernel
+    name = name_of(bundle, GemmProblem(16, 64, 32))
+
+    def load_slowly(digest: str, kernel: str, device: torch.device) -> loaded_kernels.Loaded | None:
+        time.sleep(0.05)
+        return load_kernel(digest, kernel, device)
+
+    def found(_: int) -> loaded_kernels.Family:
+        load(bundle.path)
+        return loaded_kernels.find_family(name)
+
+    monkeypatch.setattr(loaded_kernels, "load_kernel", load_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(found, range(2))
+    assert one is other
+
+
+def test_an_operator_is_defined_once_whichever_thread_asks_for_it() -> None:
+    defined = []
+
+    def define() -> int:
+        time.sleep(0.02)
+        defined.append(1)
+        return len(defined)
+
+    once = torch_operator._once(define)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: once(), range(2))) == [1, 1]
 
 
 def test_a_bundle_measured_on_another_product_is_used_with_a_warning(bundle: Bundle) -> None:
