@@ -28,6 +28,7 @@ from tilescout.experiments.commands.options import (
     examples,
     gpus_option,
     json_option,
+    mlflow_option,
     objective_option,
     seed_option,
     shown_at,
@@ -156,7 +157,7 @@ class CollectRequest:
 @seed_option
 @standby_option
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@mlflow_option
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .parquet file to write."
 )

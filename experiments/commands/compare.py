@@ -16,6 +16,7 @@ from tilescout.experiments.commands.options import (
     console_beside,
     examples,
     json_option,
+    mlflow_option,
     processes_option,
     shown_at,
     store_option,
@@ -93,7 +94,7 @@ class CompareRequest:
 @click.option("--resume", is_flag=True, help="Keep the searches that the folder has.")
 @click.option("--anew", is_flag=True, help="Drop the searches that the folder has.")
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@mlflow_option
 @json_option
 @collected(CompareRequest)
 def compare(asked: CompareRequest) -> None:

@@ -21,6 +21,7 @@ from tilescout.experiments.commands.options import (
     console_beside,
     examples,
     json_option,
+    mlflow_option,
     space_argument,
     store_option,
     write_result,
@@ -137,7 +138,7 @@ class DispatcherRequest:
 )
 @click.option("--python", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a Python file too.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over m here.")
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@mlflow_option
 @json_option
 @collected(DispatcherRequest)
 def dispatcher(asked: DispatcherRequest) -> None:

@@ -34,6 +34,7 @@ from tilescout.experiments.commands.options import (
     console_beside,
     examples,
     json_option,
+    named_store,
     processes_option,
     seed_option,
     space_argument,
@@ -92,7 +93,9 @@ class EvaluationRequest:
 @json_option
 @click.option("--plots", type=Folder(), help="Draw plots into this folder.")
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
+@click.option(
+    "--mlflow", "mlflow_uri", metavar="URI", callback=named_store, help="Log figures and plots to this MLflow store."
+)
 @collected(EvaluationRequest)
 def evaluate_model(asked: EvaluationRequest) -> None:
     """Train the cost model of SPACE without each problem of a table in turn, then without each family, and predict it.

@@ -107,6 +107,13 @@ def _named_place(context: click.Context, parameter: click.Parameter, value: str 
     return value
 
 
+def named_store(context: click.Context, parameter: click.Parameter, uri: str | None) -> str | None:
+    """The callback of an option that takes MLflow's store: an empty text, of an unset variable, is none."""
+    if uri == "":
+        raise click.BadParameter("it is empty; leave it out for the file in the store.")
+    return uri
+
+
 space_argument = click.argument(
     "space",
     callback=_typed_space,
@@ -182,6 +189,13 @@ storage_option = click.option(
     callback=_named_place,
     help="Where studies are: a database that tuners share, as postgresql://user@host/name, or a folder. "
     "[default: a folder of the store]",
+)
+mlflow_option = click.option(
+    "--mlflow",
+    "mlflow_uri",
+    metavar="URI",
+    callback=named_store,
+    help="MLflow server. [default: a SQLite file in the store]",
 )
 STDOUT = Path("-")
 

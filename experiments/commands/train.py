@@ -22,8 +22,10 @@ from tilescout.experiments.commands.options import (
     Folder,
     check_mlflow,
     collected,
+    console_beside,
     examples,
     make_folder,
+    mlflow_option,
     seed_option,
     shown_at,
     space_argument,
@@ -36,7 +38,6 @@ from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.terminal import Console
 from tilescout.spaces.texts import file_name
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
@@ -79,7 +80,7 @@ class TrainRequest:
 @seed_option
 @click.option("--out", type=Folder(), help="Folder to write to. [default: models in the store]")
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@mlflow_option
 @collected(TrainRequest)
 def train(asked: TrainRequest) -> None:
     """Train the learned cost model of SPACE on recorded tables, and calibrate the analytic model with a few rows.
@@ -100,7 +101,7 @@ def train(asked: TrainRequest) -> None:
     make_folder(folder)
     check_model_file(path)
     check_replaceable(analytic, "a calibration", lambda file: has_keys(file, _CALIBRATION), ModelError)
-    console = Console()
+    console = console_beside(None)
     started = time.perf_counter()
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)

@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
     examples,
     gpus_option,
     json_option,
+    mlflow_option,
     objective_option,
     seed_option,
     signature_option,
@@ -28,7 +29,7 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.tune_request import TuneRequest
-from tilescout.experiments.compare.rankings import ranked
+from tilescout.experiments.compare.rankings import RANKINGS, ranked
 from tilescout.search import tuning
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
@@ -107,7 +108,7 @@ class _TuneCommand(click.Command):
     shell_complete=complete_samplers,
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
-@click.option("--first", metavar="NAME", help="Try this list after the default: quack, heuristics or a JSON file.")
+@click.option("--first", metavar="NAME", help=f"Try this list after the default: {', '.join(RANKINGS)} or a JSON file.")
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -121,7 +122,7 @@ class _TuneCommand(click.Command):
 @standby_option
 @store_option
 @storage_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@mlflow_option
 @json_option
 @collected(TuneRequest)
 def tune(asked: TuneRequest) -> int:

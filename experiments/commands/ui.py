@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tilescout.experiments.commands.options import examples, store_option
+from tilescout.experiments.commands.options import examples, named_store, store_option
 from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
 from tilescout.search.tracking.store import default_store
 from tilescout.spaces.errors import StoreError
@@ -14,11 +14,13 @@ from tilescout.spaces.errors import StoreError
     epilog=examples(
         "tilescout ui",
         "tilescout ui --store results --port 5001",
-        "tilescout ui --mlflow http://tracking:5000",
+        "tilescout ui --mlflow sqlite:////data/mlflow.db",
     )
 )
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Another store than the one in the folder.")
+@click.option(
+    "--mlflow", "mlflow_uri", metavar="URI", callback=named_store, help="Another store than the one in the folder."
+)
 @click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port to listen on.")
 def ui(store: Path, mlflow_uri: str | None, host: str, port: int) -> int:

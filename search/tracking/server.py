@@ -22,7 +22,7 @@ from typing import Any
 
 from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
-from tilescout.search.tracking.store import artifact_folder, check_installed, sqlite_file
+from tilescout.search.tracking.store import artifact_folder, check_installed, open_client, quiet_mlflow, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.sqlite_files import check_stored
@@ -143,6 +143,8 @@ def _checked_store(uri: str) -> str:
     """The address of a store as it holds in every folder; a file is there, and is MLflow's."""
     path = sqlite_file(uri)
     if path is None:
+        with quiet_mlflow():
+            open_client(uri)  # of an address that is none, the server prints tracebacks
         return uri
     try:
         if not path.is_file():

@@ -75,7 +75,7 @@ def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str
     assert f"Invalid value for '{option}'" in refusal(*TUNE, *PROBLEM, option, number)
 
 
-@pytest.mark.parametrize("option", ["--store", "--storage"])
+@pytest.mark.parametrize("option", ["--store", "--storage", "--mlflow"])
 def test_an_empty_place_is_not_the_working_directory(
     refusal: Refusal, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +83,18 @@ def test_an_empty_place_is_not_the_working_directory(
     assert "empty" in refusal(*TUNE, *PROBLEM, option, "", "--sampler", "random", "--trials", "1")
     assert not list(tmp_path.glob("*.journal"))
     assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("collect", "gemm_sm90", "--suite", "odd", "--sample", "1", "--out", "t.parquet"), ("compare",), ("ui",)],
+)
+def test_an_empty_address_of_mlflow_makes_no_store_in_the_working_directory(
+    refusal: Refusal, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "Invalid value for '--mlflow': it is empty" in refusal(*command, "--mlflow", "")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [(*TUNE, *PROBLEM), ("studies",), ("doctor",)], ids=lambda one: one[0])

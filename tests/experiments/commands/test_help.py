@@ -50,6 +50,10 @@ def test_every_help_text_ends_in_an_example_of_its_command_that_parses(name: str
             command.make_context(words[0], words[1:], parent=context)
 
 
+def test_no_example_opens_the_ui_of_a_server_which_is_refused() -> None:
+    assert not [example for example in examples_of(COMMANDS["tilescout ui"]) if "http" in example]
+
+
 def test_the_list_of_commands_has_a_line_for_each_in_a_narrow_terminal() -> None:
     context = click.Context(cli, info_name="tilescout", terminal_width=80)
     listed = cli.get_help(context).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()

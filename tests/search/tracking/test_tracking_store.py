@@ -249,6 +249,9 @@ def test_the_ui_refuses_a_store_that_is_not_there_and_a_server(tmp_path: Path) -
         serve("http://127.0.0.1:1", None, "127.0.0.1", 0)
     with pytest.raises(StoreError, match="can't read the MLflow store"):
         serve(f"sqlite:////tmp/{'a' * 300}.db", None, "127.0.0.1", 0)
+    for uri in (str(tmp_path), "odd://name"):  # MLflow's server would print tracebacks
+        with pytest.raises(StoreError, match=f"can't use the MLflow store {uri}: "):
+            serve(uri, None, "127.0.0.1", 0)
     with pytest.raises(StoreError, match=r"can't listen on a\.\.b:0"):
         _check_free("a..b", 0)
 
