@@ -103,7 +103,11 @@ class TuningPass(ReplacingPass):
 
     def key(self) -> str:
         options = self.tuner.options
-        return self.tuner.key() + " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
+        try:
+            key = self.tuner.key()
+        except (TilescoutError, OSError):  # a store that can't be read: the pass itself says so, where it needs it
+            return ""
+        return key + " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner

@@ -199,7 +199,11 @@ class EvidenceStore:
             yield
 
     def _first(self) -> State:
-        """Make the first state; of several processes that do, the first wins."""
+        """Make the first state; of several processes that do, the first wins. The folder may have been deleted."""
+        try:
+            self.bundles.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
         path = self._written(State(secrets.token_hex(16)))
         try:
             os.link(path, self.folder / _STATE)

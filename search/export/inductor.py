@@ -123,7 +123,7 @@ class ReplacingPass(ABC):
 
     @abstractmethod
     def key(self) -> str:
-        """A name of what this pass alone makes of graphs."""
+        """A name of what this pass alone makes of graphs; empty if it has none now."""
 
     def __call__(self, graph: "Graph", is_inference: bool = False) -> None:
         """Rewrite a graph in place; torch 2.13 and newer say whether it is one of inference."""
@@ -133,15 +133,20 @@ class ReplacingPass(ABC):
         self.rewrite(graph)
 
     def uuid(self) -> bytes | None:
-        """A key of what compiled code depends on: kernels, this package, earlier passes; None if one has no key."""
-        earlier = []
+        """A key of what compiled code depends on: kernels, this package, earlier passes.
+
+        None if one has no key: Inductor then keeps nothing of this in its cache.
+        """
+        own, earlier = self.key(), []
+        if not own:
+            return None
         for one in self.before:
             uuid: Callable[[], Any] | None = getattr(one, "uuid", None)
             named = uuid() if uuid is not None else None
             if not named:
-                return None  # Inductor then keeps nothing of this in its cache
+                return None
             earlier.append(repr(named).encode())
-        return hashlib.sha256(b"\0".join((self.key().encode(), _source_hash(), *earlier))).digest()
+        return hashlib.sha256(b"\0".join((own.encode(), _source_hash(), *earlier))).digest()
 
 
 class GraphPass(ReplacingPass):

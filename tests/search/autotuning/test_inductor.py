@@ -139,6 +139,21 @@ def test_a_model_that_breaks_the_pass_compiles_as_without_it(
     assert told in str(tuner.summary)
 
 
+def test_a_store_that_cannot_be_read_leaves_the_model_to_inductor_and_its_code_in_no_cache(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle, tuner, plain = decide_for(("64x64x64",)), make_tuner(), model()
+    state, before = tuner.store.folder / "state.json", calls(bundle)
+    written = state.read_text()
+    for text, ours in (("{", 0), (written, 2)):
+        torch._dynamo.reset()
+        state.write_text(text)
+        with in_force(TuningPass(tuner)), torch.no_grad():
+            close(torch.compile(plain, dynamic=False)(rows(64)), plain(rows(64)))
+        assert calls(bundle) == before + ours
+    assert "state.json is damaged" in caplog.text
+
+
 def test_a_dynamic_size_is_decided_as_it_was_traced(
     make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls
 ) -> None:
