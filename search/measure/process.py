@@ -36,11 +36,19 @@ _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CU
 
 
 class WorkerLostError(Exception):
-    """The process died or had to be killed; `measurement` is the failed measurement of the kernel."""
+    """The process died or had to be killed.
 
-    def __init__(self, measurement: Measurement) -> None:
+    Attributes
+    ----------
+    measurement
+        The failed measurement of the kernel.
+    by_others
+        Whether somebody else killed it, such as the system when memory ran out, which says nothing of the kernel.
+    """
+
+    def __init__(self, measurement: Measurement, by_others: bool = False) -> None:
         super().__init__(measurement.error)
-        self.measurement = measurement
+        self.measurement, self.by_others = measurement, by_others
 
 
 class _Child:
@@ -235,6 +243,8 @@ class MeasuringProcess(Closing):
     def measure(self, job: Job) -> Measurement:
         """Measure a kernel; a crash or hang is its measurement.
 
+        Where others kill the process it is measured again, once.
+
         Raises
         ------
         DeviceError
@@ -243,7 +253,13 @@ class MeasuringProcess(Closing):
         self._ensure()  # replacing a process that another kernel took down is not this one's cost
         start = time.perf_counter()
         try:
-            answer = self._ask(job_request(job))
+            try:
+                answer = self._ask(job_request(job))
+            except WorkerLostError as lost:
+                if not lost.by_others or self._interrupted:
+                    raise
+                _LOG.warning("%s on %s: measuring once more", lost, self.device)
+                answer = self._ask(job_request(job))
         except WorkerLostError as lost:
             seconds = time.perf_counter() - start
             return Measurement(lost.measurement.status, lost.measurement.error, gpu_seconds=seconds)
@@ -270,6 +286,8 @@ class MeasuringProcess(Closing):
             self._spare = None
 
     def _ensure(self) -> _Child:
+        if self._child is not None and self._child.process.poll() is not None:  # while it had nothing to do
+            self._reap()
         if self._child is not None:
             self._stand_by()
             return self._child
@@ -286,7 +304,7 @@ class MeasuringProcess(Closing):
         try:
             answer = self._receive(_START_SECONDS)
             if answer["kind"] == "imported":
-                answer = self._ask({"kind": "start"}, _START_SECONDS)
+                answer = self._exchange(self._child, {"kind": "start"}, _START_SECONDS)
         except WorkerLostError as lost:
             if self._standby:  # what stood by was killed, or could not get ready
                 self._standby = False
@@ -307,13 +325,15 @@ class MeasuringProcess(Closing):
             with suppress(DeviceError):  # the one that measures is there
                 self._spare = _Child(self.device, False)
 
-    def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        child = self._ensure()
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._exchange(self._ensure(), request, self.timeout)
+
+    def _exchange(self, child: _Child, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         try:
             child.connection.send_bytes(json.dumps(request).encode())
         except OSError as error:
             raise self._lost() from error
-        return self._receive(self.timeout if timeout is None else timeout)
+        return self._receive(timeout)
 
     def _receive(self, timeout: float) -> dict[str, Any]:
         assert self._child is not None
@@ -334,7 +354,8 @@ class MeasuringProcess(Closing):
         printed = self._child.last_line()
         self._reap()
         detail = f"; it printed: {printed}" if printed else ""
-        return WorkerLostError(Measurement(Status.CRASH, f"the measuring process died of {how}{detail}"))
+        crash = Measurement(Status.CRASH, f"the measuring process died of {how}{detail}")
+        return WorkerLostError(crash, by_others=code == -signal.SIGKILL)
 
     def _reap(self) -> None:
         if self._child is not None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -310,6 +311,25 @@ def test_a_kernel_that_kills_the_process_in_a_race_is_reported_and_the_process_r
     with pytest.raises(WorkerLostError, match="exit code 3"):
         process.race([job_of(build_plain()), job_of(build_plain("exit"))], rounds=2, pairs=2, seed=0)
     check_ok(process.measure(job_of(build_plain())))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_process_that_others_kill_costs_no_kernel(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf, busy: bool
+) -> None:
+    job = job_of(build_plain())
+    process.describe()
+    assert process._child is not None
+    assert isinstance(process._child.process, subprocess.Popen)
+    pid = process._child.process.pid
+    if busy:
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.1, os.kill, (pid, signal.SIGKILL)).start()
+    else:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    check_ok(process.measure(job))
 
 
 def test_the_protocol_is_the_jobs_even_if_the_problem_is_set_up_already(
