@@ -72,12 +72,13 @@ class ForkDiedError(Exception):
 
 @dataclass
 class _Waiting:
-    """A task that is not finished, what hears of it, and whether all others go before it."""
+    """A task that is not finished, what hears of it, and whether all others go before it or it was run before."""
 
     task: Task
     timeout: float
     future: "Future[None]"
     later: bool
+    again: bool = False
 
     def message(self, number: int) -> dict[str, Any]:
         return {"number": number, "task": self.task, "timeout": self.timeout, "later": self.later}
@@ -87,7 +88,8 @@ class ForkPool(Closing):
     """Runs a function in children of one warm process, some at a time.
 
     If the warm process itself is killed, another is started, and what was not finished is run again; a warning of the
-    logger says so.
+    logger says so. What ran out of memory is run again, too, once no other waits: its child raised that, or the system
+    killed it.
 
     Parameters
     ----------
@@ -204,9 +206,15 @@ class ForkPool(Closing):
                 self._warm.send({"cancel": number})
 
     def _answered(self, answer: Mapping[str, Any]) -> None:
+        short = answer.get("error", [""])[0] == MemoryError.__name__ or answer.get("exitcode") == -signal.SIGKILL
         with self._lock:
             self._fruitless = 0
-            waiting = self._waiting.pop(answer["number"], None)
+            waiting = self._waiting.get(answer["number"])
+            if waiting is not None and not waiting.again and self._warm is not None and short:
+                waiting.again = waiting.later = True
+                self._warm.send(waiting.message(answer["number"]))
+                return
+            self._waiting.pop(answer["number"], None)
         if waiting is None or not waiting.future.set_running_or_notify_cancel():
             return
         future = waiting.future

@@ -1,4 +1,4 @@
-"""The warm process that compilers are forked from, where it can't be started, or Ctrl-C reaches it."""
+"""The warm process that compilers are forked from: where it or memory is lacking, or Ctrl-C reaches it."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ import pytest
 from tilescout.search.build import forks
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.build.forks import ForkPool
+from tilescout.search.build.forks import ForkDiedError, ForkPool
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
 
@@ -50,6 +50,24 @@ def test_where_no_other_can_be_started_whoever_waits_is_told(monkeypatch: pytest
         warm.end()
         with pytest.raises(BuildError, match=r"ended with exit code -9, and can't start .*: Cannot allocate memory"):
             waiting.result(timeout=10)
+
+
+@pytest.mark.parametrize("short", [{"exitcode": -signal.SIGKILL}, {"error": ["MemoryError", "no room"]}])
+def test_what_ran_out_of_memory_runs_once_more_when_no_other_waits(
+    monkeypatch: pytest.MonkeyPatch, short: dict[str, Any]
+) -> None:
+    warm = Ended()
+    monkeypatch.setattr(forks, "_spawned", lambda target: warm.process())
+    answer = json.dumps({"number": 1, "seconds": 1.0, "timed_out": False, **short}).encode()
+    asked = list[dict[str, Any]]()
+    with ForkPool(nothing, nothing, 1) as pool:
+        waiting = pool.submit(TASK, 60)
+        for _ in range(2):
+            asked.append(json.loads(warm.theirs.recv_bytes()))
+            warm.theirs.send_bytes(answer)
+        with pytest.raises((ForkDiedError, MemoryError)):
+            waiting.result(timeout=10)
+    assert [each["later"] for each in asked] == [False, True]
 
 
 def test_what_could_not_be_asked_for_can_be_asked_for_again(
