@@ -7,6 +7,8 @@ from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob
 
+_INT32 = range(-(2**31), 2**31)
+
 
 def check_declarations(template: Any, where: str) -> None:
     """Refuse a template whose name, targets, knobs or constraints are not what they should be.
@@ -33,15 +35,12 @@ def check_declarations(template: Any, where: str) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpaceError(f"{where}: two knobs are named {twice[0]!r}: give each a name of its own")
     for knob in template.knobs:
-        values = knob.values
-        if not isinstance(values, tuple | list) or not values or len({*values}) < len(values):
-            raise SpaceError(f"{where}: the values of knob {knob.name} are {values!r}, expected a tuple, each once")
-        if wrong := [value for value in values if not isinstance(value, int | str)]:
-            raise SpaceError(f"{where}: knob {knob.name} has the value {wrong[0]!r}, allowed are integers and texts")
+        _check_values(where, knob)
     launched = getattr(template, "launched", {})
     _check(where, "launched", launched, lambda each: isinstance(each, Mapping), "a mapping of knobs to their values")
     known = {knob.name: knob.values for knob in template.knobs}
     for name, values in launched.items():
+        _check(where, f"launched[{name!r}]", values, lambda each: isinstance(each, tuple | list), "a tuple of values")
         if name not in known or not values or (wrong := [value for value in values if value not in known[name]]):
             fault = f"no value of {name} is {wrong[0]!r}" if name in known and values else f"{name!r} has none"
             raise SpaceError(f"{where}: of what is launched {fault}: name values of its knobs, {', '.join(known)}")
@@ -57,7 +56,29 @@ def checked_default(found: object, name: str) -> Configuration:
     """
     if not isinstance(found, Configuration):
         raise SpaceError(f"`default` of {name} returned a {type(found).__name__}, expected a Configuration")
+    if wrong := [(knob, value) for knob, value in found.items() if not _is_value(value)]:
+        knob, value = wrong[0]
+        raise SpaceError(f"`default` of {name} has {knob} as {value!r}, expected an integer or a text of Python's own")
     return found
+
+
+def _check_values(where: str, knob: Knob) -> None:
+    values: Any = knob.values
+    what = f"{where}: knob {knob.name}"
+    listed = isinstance(values, tuple | list) and bool(values)
+    if listed and (wrong := [value for value in values if not _is_value(value)]):
+        raise SpaceError(f"{what} has the value {wrong[0]!r}, allowed are integers and texts")
+    if not listed or len({*values}) < len(values):
+        raise SpaceError(f"{where}: the values of knob {knob.name} are {values!r}, expected a tuple, each once")
+    # Columns of both would hold texts alone, and so would what a rule compares.
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise SpaceError(f"{what} has integers and texts, {values!r}: make all of them texts, or all integers")
+    if wrong := [value for value in values if isinstance(value, int) and value not in _INT32]:
+        raise SpaceError(f"{what} has the value {wrong[0]}, allowed are integers of 32 bits: tables hold no other")
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _check(where: str, kind: str, value: object, is_right: Callable[[Any], bool], expected: str) -> None:

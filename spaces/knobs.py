@@ -10,6 +10,7 @@ from tilescout.spaces.errors import SpaceError
 
 Value = int | str
 _FEW = 16  # consecutive numbers that are named one by one
+_MOST = 1 << 15  # values of a knob: their positions are integers of 16 bits
 
 LONGEST = 200
 """Characters of a text that a knob may have: arrays of texts take as many for each of them as the longest has."""
@@ -34,17 +35,19 @@ class Knob:
     doc: str
 
     def __post_init__(self) -> None:
-        """Refuse a name or a text that is long.
+        """Refuse a name or a text that is long, and more values than can be told apart.
 
         Raises
         ------
         SpaceError
-            If there is one.
+            If there is such a text, or there are so many values.
         """
         texts = [self.name, *(value for value in self.values if isinstance(value, str))]
         longest = max(texts, key=len)
         if len(longest) > LONGEST:
             raise SpaceError(f"a knob has a text of {len(longest)} characters, {longest[:20]!r}…: {LONGEST} at most")
+        if len(self.values) > _MOST:
+            raise SpaceError(f"knob {self.name} has {len(self.values):,} values: {_MOST:,} at most")
 
     @property
     def allowed(self) -> str:

@@ -102,5 +102,5 @@ def load_loader(path: str) -> Loader:
     SpaceError
         If there is none.
     """
-    loader: Loader = new_instance(path, "loader", "tilescout.spaces.cublaslt.loader:CublasLt")
+    loader: Loader = new_instance(path, Loader, "tilescout.spaces.cublaslt.loader:CublasLt")
     return loader

@@ -91,11 +91,11 @@ def load(target: str, error: type[TilescoutError]) -> Any:
     """
     try:
         return find(target)
-    except Exception as cause:  # whatever code of others raises when it is imported
+    except (Exception, SystemExit) as cause:  # whatever code of others raises when it is imported; a script may end
         raise error(f"can't load {target!r}: {described(cause)}") from cause
 
 
-def new_instance(path: str, kind: str, example: str) -> Any:
+def new_instance(path: str, kind: type, example: str) -> Any:
     """A new object of the class that is written as ``module:Class``.
 
     Parameters
@@ -103,17 +103,21 @@ def new_instance(path: str, kind: str, example: str) -> Any:
     path
         The module and the class. The module is imported: pass what our own code says, never what was read from a file.
     kind, example
-        What it should be, and one of them, for the message.
+        The base of the class, and one that there is, for the message.
 
     Raises
     ------
     SpaceError
         If there is none.
     """
+    name, expected = kind.__name__.lower(), f"expected module:Class, as {example}"
     try:
-        return find(path)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpaceError(f"no {kind} {path!r} ({error}): expected module:Class, as {example}") from error
+        made = find(path)()
+    except (Exception, SystemExit) as error:  # whatever code of others raises
+        raise SpaceError(f"no {name} {path!r} ({described(error)}): {expected}") from error
+    if not isinstance(made, kind):
+        raise SpaceError(f"{path!r} is no {name}, but of type {type(made).__name__}: {expected}")
+    return made
 
 
 def _origin(point: EntryPoint) -> str:

@@ -131,7 +131,7 @@ class KernelTemplate(ABC, Generic[P]):
         """Those of the `stock` to compile for a problem, given its space: each serves a legal configuration."""
         given = self.stock(space.problem, space.device)
         if not self.launched:
-            return [each for each in given if each in space]
+            return [space[space.index(each)] for each in given if each in space]  # with values of Python's own
         codes = codes_known(space.knobs, dict.fromkeys(map(self.compiled_as, given)))
         wanted, legal = (kernels_of(self.launched, space.knobs, each) for each in (codes, space.codes))
         codes = codes[np.isin(wanted, legal)]
@@ -280,10 +280,19 @@ class KernelTemplate(ABC, Generic[P]):
 
     @property
     def source_hash(self) -> str:
-        """SHA-256 over the names and contents of the files in `sources`; without any, over the template's own file."""
-        if not self.sources:
-            return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()
-        return _hash_sources(self.package, self.sources)
+        """SHA-256 over the names and contents of the files in `sources`; without any, over the template's own file.
+
+        Raises
+        ------
+        SpaceError
+            If one can't be read.
+        """
+        try:
+            if not self.sources:
+                return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()
+            return _hash_sources(self.package, self.sources)
+        except (OSError, ImportError, TypeError, ValueError) as error:  # a class that was typed in has no file
+            raise SpaceError(f"{self.name}: can't read the source of its kernels: {described(error)}") from error
 
 
 def of_any_problem(template: KernelTemplate[P]) -> KernelTemplate:
@@ -429,7 +438,7 @@ def _load(target: str) -> KernelTemplate:
     found = load(target, SpaceError)
     try:
         template = found() if isinstance(found, type) else found
-    except Exception as error:  # whatever code of others raises when it is made
+    except (Exception, SystemExit) as error:  # whatever code of others raises when it is made
         raise SpaceError(f"can't load {target!r}: {described(error)}") from error
     if not isinstance(template, KernelTemplate):
         raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")

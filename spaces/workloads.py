@@ -112,5 +112,5 @@ def load_workload(path: str) -> Workload:
     SpaceError
         If there is none.
     """
-    workload: Workload = new_instance(path, "workload", "tilescout.spaces.gemm:Gemm")
+    workload: Workload = new_instance(path, Workload, "tilescout.spaces.gemm:Gemm")
     return workload

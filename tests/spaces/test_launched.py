@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.spaces.declarations import check_declarations
+from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.launched import codes_known, compiled_as, kernels_of, served_by
+from tilescout.spaces.templates import find_template
 
 KNOBS = (Knob("tile", (64, 128), ""), Knob("band", (1, 2, 4), ""), Knob("raster", ("m", "n", "pairs"), ""))
 LAUNCHED: dict[str, tuple[Value, ...]] = {"band": (2, 4), "raster": ("n", "m")}
@@ -69,3 +71,16 @@ def test_a_template_that_says_it_of_what_it_does_not_have_is_refused(launched: o
     declared = {"name": "wrong", "workload": "module:Class", "archs": ("sm_90a",), "knobs": KNOBS, "constraints": ()}
     with pytest.raises(SpaceError, match=told):
         check_declarations(SimpleNamespace(**declared, launched=launched), "here")
+
+
+def test_a_stock_of_numbers_of_numpys_own_is_compiled_as_any_other() -> None:
+    template = find_template("softmax_sm90")
+    space = template.space(template.parse("8192x4096:bf16"), DEVICES["h200"])
+    default = template.default_in(space)
+    numbers = Configuration.of({name: np.array([value])[0] for name, value in default.items()})
+
+    class Stocked(type(template)):  # type: ignore[misc]
+        def stock(self, problem: object, device: object) -> list[Configuration]:
+            return [numbers]
+
+    assert [{type(value) for value in each.values()} for each in Stocked().stock_in(space)] == [{int, str}]

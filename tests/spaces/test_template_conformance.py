@@ -172,7 +172,7 @@ class Template(KernelTemplate):
 
 """
 FAULTS = {
-    "test_it_describes_itself": '    knobs = (Knob("threads", (32, "64"), "threads a block"),)\n    constraints = ()',
+    "test_it_describes_itself": '    knobs = (Knob("threads", (32, 64), ""),)\n    constraints = ()',
     "test_problems_are_read_back_as_they_are_printed": """
     def parse(self, text):
         problem = super().parse(text)
