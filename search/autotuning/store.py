@@ -12,12 +12,13 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from tempfile import NamedTemporaryFile, mkdtemp
+from tempfile import mkdtemp
+from typing import BinaryIO
 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bundle
@@ -29,6 +30,7 @@ from tilescout.spaces.trust import check_folder, read_record
 
 KIND, FORMAT = "tilescout autotune state", 1
 _STATE, _LOCK, _BUNDLES = "state.json", "lock", "bundles"
+_STATE_LOCK, _STATE_SECONDS = "state.lock", 10.0  # the state is replaced in some milliseconds
 _LARGEST = 1 << 16  # bytes of a state
 _LOOK_SECONDS = 0.05  # between two looks at a lock that another process holds
 
@@ -45,8 +47,8 @@ class State:
     bundle
         Digest of the newest bundle; empty before anything was decided.
     unfinished
-        How often the time ran out before all products of a graph were decided. Code that was compiled then is not to be
-        found in a cache again.
+        How often a graph was left with products that were not decided. Code that was compiled then is not to be found
+        in a cache again.
     """
 
     name: str
@@ -139,8 +141,7 @@ class EvidenceStore:
         # It reads studies too, for which Optuna is imported: who only looks up would wait for that.
         from tilescout.search.export.from_studies import installed_versions, kernel_of
 
-        state = self.state()
-        known = self.bundle(state.bundle)
+        known = self.bundle(self.state().bundle)
         decisions = list(known.decisions) if known is not None else []
         kernels = (
             {digest: (kernel, known.path / kernel.file) for digest, kernel in known.kernels.items()} if known else {}
@@ -162,7 +163,7 @@ class EvidenceStore:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self._write(replace(state, bundle=made.digest))
+        self._change(lambda state: replace(state, bundle=made.digest))
         return replace(made, path=place.resolve())
 
     def _scratch(self) -> Path:
@@ -172,22 +173,30 @@ class EvidenceStore:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
 
     def leave_unfinished(self) -> None:
-        """Note that a graph was left with products that are not decided; under `lock` alone."""
-        state = self.state()
-        self._write(replace(state, unfinished=state.unfinished + 1))
+        """Note that a graph was left with products that are not decided, whoever decides now.
 
-    @contextmanager
-    def lock(self, seconds: float) -> Iterator[None]:
+        Raises
+        ------
+        StoreError
+            If the state can't be read or written.
+        """
+        self._change(lambda state: replace(state, unfinished=state.unfinished + 1))
+
+    def lock(self, seconds: float) -> AbstractContextManager[None]:
         """Be the only process that decides; others wait until the block ends, or their time is over.
 
         Raises
         ------
         StoreError
-            If another process has not let go in time.
+            If another process has not let go in time, or the store can't be written.
         """
-        path = self.folder / _LOCK
+        return self._held(_LOCK, seconds)
+
+    @contextmanager
+    def _held(self, name: str, seconds: float) -> Iterator[None]:
+        path = self.folder / name
         deadline = time.monotonic() + seconds
-        with path.open("wb") as file:
+        with self._opened(path) as file:
             while True:
                 try:
                     flock(file, LOCK_EX | LOCK_NB)
@@ -197,6 +206,12 @@ class EvidenceStore:
                         raise StoreError(f"another process has held {path} for {seconds:g} s") from error
                     time.sleep(_LOOK_SECONDS)
             yield
+
+    def _opened(self, path: Path) -> BinaryIO:
+        try:
+            return path.open("wb")
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
 
     def _first(self) -> State:
         """Make the first state; of several processes that do, the first wins. The folder may have been deleted."""
@@ -215,17 +230,20 @@ class EvidenceStore:
             path.unlink(missing_ok=True)
         return self.state()
 
-    def _write(self, state: State) -> None:
-        self._written(state).replace(self.folder / _STATE)
+    def _change(self, change: Callable[[State], State]) -> None:
+        """Replace the state; others that do wait, so that no change is lost."""
+        with self._held(_STATE_LOCK, _STATE_SECONDS):
+            self._written(change(self.state())).replace(self.folder / _STATE)
 
     def _written(self, state: State) -> Path:
         record = {"kind": KIND, "format": FORMAT, "setting": self.setting, "state": asdict(state)}
+        path = self.folder / f".state-{secrets.token_hex(8)}"
         try:
-            with NamedTemporaryFile("w", dir=self.folder, prefix=".state-", delete=False) as file:
-                file.write(json.dumps(record, indent=1) + "\n")
-                os.fchmod(file.fileno(), 0o644)
-            return Path(file.name)
+            path.write_text(json.dumps(record, indent=1) + "\n")
+            path.chmod(0o644)
+            return path
         except OSError as error:
+            path.unlink(missing_ok=True)  # a full disk leaves a part of it
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
 
 

@@ -133,11 +133,24 @@ class Tuner:
                     digest = agree(self._request(sightings), lambda: self._answer(sightings), self.options.patience)
                     bundle = self._agreed(digest) if digest else bundle
             except (TilescoutError, OSError) as error:
-                self._failed = self._failed or one_line(error)
-                _LOG.warning("products that are not decided run the library's kernels: %s", self._failed)
+                self._fail(error)
+            if self.options.seconds and self._wanted(sightings, bundle):
+                self._leave_unfinished()
             self._account(sightings, bundle)
             self._wait_for_more()
             return bundle
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = self._failed or one_line(error)
+        _LOG.warning("products that are not decided run the library's kernels: %s", self._failed)
+
+    def _leave_unfinished(self) -> None:
+        """Keep the code of a graph from whoever can tune, whatever the reason: another rank may have had no time."""
+        try:
+            self.store.leave_unfinished()
+        except (TilescoutError, OSError) as error:
+            if not self._failed:
+                self._fail(error)
 
     def _agreed(self, digest: str) -> Bundle:
         bundle = self.store.bundle(digest)
@@ -194,9 +207,7 @@ class Tuner:
                 bundle = self._tuned(wanted, self._left) or bundle
                 if len(self.summary.tuned) - count < len(wanted):
                     break
-            if wanted and self.options.seconds:
-                self.store.leave_unfinished()
-            elif not wanted and self._left > 0 and not self._failed:
+            if not wanted and self._left > 0 and not self._failed:
                 around = self._around(sightings, bundle, self.summary.tuned - before)
                 bundle = self._tuned(around, self._left * _FOR_OTHER_SIZES) or bundle
             return bundle.digest if bundle is not None else ""

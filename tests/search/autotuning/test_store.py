@@ -3,6 +3,8 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from errno import ENOSPC
 from pathlib import Path
 from types import ModuleType
 
@@ -104,3 +106,41 @@ def test_a_lock_that_another_holds_is_waited_for_in_vain_no_longer_than_told(
     other = EvidenceStore(tmp_path / "evidence", store.setting, plain_gemm.TEMPLATE)
     with store.lock(1.0), pytest.raises(StoreError, match="has held"), other.lock(0.1):
         raise AssertionError("two processes must not decide at once")
+
+
+def test_a_note_that_a_graph_is_unfinished_and_a_new_bundle_are_not_lost_to_each_other(
+    store: EvidenceStore, decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, asked = store._held, []
+
+    def note_first(name: str, seconds: float) -> AbstractContextManager[None]:
+        if not asked:  # who decides is about to name its bundle, and another process notes something
+            asked.append(name)
+            store.leave_unfinished()
+        return held(name, seconds)
+
+    before = store.lock(1.0)
+    monkeypatch.setattr(store, "_held", note_first)
+    monkeypatch.setattr(store, "lock", lambda seconds: before)
+    bundle = decide_for((), ("64x64x64",))
+    assert asked == ["state.lock"]
+    assert (store.state().bundle, store.state().unfinished) == (bundle.digest, 1)
+
+
+def test_a_store_that_is_full_or_read_only_says_so_and_keeps_no_half_file(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.state()
+
+    def write_a_part(path: Path, text: str) -> int:
+        path.write_bytes(text.encode()[:9])
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_a_part)
+    with pytest.raises(StoreError, match=r"can't write the evidence store .*: No space left on device"):
+        store.leave_unfinished()
+    assert not list(store.folder.glob(".state-*"))
+    assert store.state() == before
+    (store.folder / "lock").mkdir()
+    with pytest.raises(StoreError, match="can't write the evidence store"), store.lock(0.1):
+        raise AssertionError("nobody could see that it is held")

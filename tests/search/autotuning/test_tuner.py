@@ -69,6 +69,23 @@ def test_who_only_looks_up_leaves_no_graph_unfinished_and_finds_what_is_decided_
     assert tuner.key() != key
 
 
+def test_a_graph_that_others_kept_from_being_decided_is_left_unfinished_too(
+    make_tuner: MakeTuner, store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, late = make_tuner(), make_tuner()
+    tuner.options = replace(tuner.options, patience=0.01)
+    key = tuner.key()
+    with store.lock(1.0):  # another process decides for longer than this one waits
+        assert tuner.decide(seen("64x64x64")) is None
+    assert "another process has held" in str(tuner.summary)
+    after = tuner.key()
+    assert after != key
+    # Another rank had no time, and had said so before this one asked for a key.
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds: "")
+    assert late.decide(seen("64x64x64")) is None
+    assert late.key() != after
+
+
 def test_an_engine_that_cannot_be_had_is_told_and_asked_for_once(make_tuner: MakeTuner) -> None:
     from tilescout.spaces.errors import DeviceError
 
