@@ -69,7 +69,7 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
     asked_for, telling = os.pipe()
     os.set_blocking(asked_for, False)
     asked: set[int] = set()
-    last, left = time.monotonic(), False
+    last, left, mine = time.monotonic(), False, _file_at(place)
     most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
     while True:
         polled.modify(listener, select.POLLIN if len(sessions) < most else 0)
@@ -77,7 +77,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
         if not sessions and time.monotonic() >= last + idle:
             if not left:  # another may stand by there afterwards
                 with alone(place.parent):
-                    leave(place)
+                    if _file_at(place) == mine:  # else it was removed, and another stands by there already
+                        leave(place)
                 listener.setblocking(False)
                 left = True
             if not select.select([listener], [], [], 0)[0]:  # one may have connected just before
@@ -116,6 +117,15 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
                 sessions[process] = pid, control
                 polled.register(process, select.POLLIN)
                 polled.register(control, select.POLLRDHUP)
+
+
+def _file_at(place: Path) -> tuple[int, int] | None:
+    """What tells the file in a place from others that come there later; None if there is none."""
+    try:
+        found = place.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _told(reading: int) -> list[int]:

@@ -18,11 +18,10 @@ from typing import Any
 
 import pytest
 
-from tilescout.search.build import standby
+from tilescout.search.build import standby, standing
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running, wake
-from tilescout.search.build.standing import stand_by
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.templates import find_template
@@ -245,10 +244,12 @@ def test_whoever_asks_for_a_session_that_can_not_be_started_hears_of_it(
         listener.listen()
         asking.settimeout(20)
         asking.connect(str(address))
-        standing = threading.Thread(target=stand_by, args=(listener, address, lambda *_: None, 0.1), daemon=True)
-        standing.start()
+        answering = threading.Thread(
+            target=standing.stand_by, args=(listener, address, lambda *_: None, 0.1), daemon=True
+        )
+        answering.start()
         assert asking.recv(1) == b""
-        standing.join()
+        answering.join()
 
 
 def test_a_process_that_stands_by_ends_when_it_is_not_asked_for(
@@ -267,6 +268,29 @@ stand_by(listener, Path({str(tmp_path / "a.socket")!r}), lambda *_: None, idle=0
     subprocess.run([*module_command("x")[:2], "-c", code], env=dict(safe_environment()), timeout=120, check=True)
 
     assert not list(tmp_path.iterdir())
+
+
+def test_one_whose_socket_was_removed_leaves_that_of_the_next_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, begun, file_at = tmp_path / "a.socket", threading.Event(), standing._file_at
+
+    def note(place: Path) -> tuple[int, int] | None:
+        found = file_at(place)
+        begun.set()
+        return found
+
+    monkeypatch.setattr(standing, "_file_at", note)
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        first.bind(str(address))
+        first.listen()
+        ending = threading.Thread(target=standing.stand_by, args=(first, address, lambda *_: None, 0.1))
+        ending.start()
+        assert begun.wait(20)
+        address.unlink()
+        second.bind(str(address))
+        ending.join()
+    assert address.exists()
 
 
 def test_a_process_that_others_look_at_ends_when_it_is_not_asked_for(place: Path, tmp_path: Path) -> None:
