@@ -73,7 +73,8 @@ class Task:
         The best ratio to the library so far, infinite if there is none. A clearly slower configuration may be given up
         early. None measures in full.
     template
-        The template of the configuration, if it is not the engine's: that of the library's own kernels.
+        The template of the configuration, if it is not the engine's: that of the library's own kernels, or of a space
+        that is searched beside the engine's.
     """
 
     configuration: Configuration

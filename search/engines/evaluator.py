@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.peers import timed_peer
 from tilescout.search.engines.races import Racetrack
@@ -294,6 +294,25 @@ class Evaluator(Closing):
         self._on_gpu = {gpu: 0}
         if self._prepared is None:
             self._prepared = self.engine.prepare(gpu, self.problem)
+
+    def entrant(self, index: int) -> Task:
+        """The task of measuring a configuration that is right once more, for a race of another evaluator.
+
+        Raises
+        ------
+        CannotMeasureError
+            If it does not compile any more.
+        """
+        built = self.engine.compile(self.space[index], self.problem.signature).result()
+        if isinstance(built, CompileFailure):
+            raise CannotMeasureError(f"it does not compile any more: {built.error}")
+        return Task(self.space[index], built, self.problem, self.library_us(), template=self.template)
+
+    def admit(self, task: Task) -> int:
+        """Have what another evaluator measures `race` here, too; its number there."""
+        number = min((BESIDE, *self._beside)) - 1
+        self._beside[number] = task
+        return number
 
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.

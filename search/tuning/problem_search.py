@@ -21,6 +21,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.duel import Finalist, duel
 from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
@@ -130,6 +131,8 @@ class ProblemSearch:
         self._stopped: str | None = None
         self._ended = self._failed = self._losing = False
         self._racing = {0}
+        self._finalists: dict[int, Finalist] = {}
+        self._met: Sequence[StudyResult] = ()  # what both told, by their spaces, once their answers have raced
         self._changed = threading.Condition()
 
     def run(self, space: int) -> StudyResult | None:
@@ -255,6 +258,7 @@ class ProblemSearch:
             meanwhile=begin,
             wanted=wanted,
             on_phase=partial(shared.on_phase, problem),
+            meet=partial(self._meet, space, evaluator),
         )
 
     def _search(self, lane: Lane, budget: Budget) -> str | None:
@@ -370,11 +374,31 @@ class ProblemSearch:
         self._set_up.set()
         self._has_gpu.set()
 
+    def _meet(self, space: int, evaluator: Evaluator, result: StudyResult) -> StudyResult:
+        """The result of a space, once its answer has raced that of the other, where both are searched."""
+        with self._changed:
+            self._finalists[space] = Finalist(evaluator, result)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._racing <= self._finalists.keys())
+            if self._finalists.keys() != {0, 1}:
+                return result
+        if space:
+            with self._changed:
+                self._changed.wait_for(lambda: self._met or 0 not in self._racing)
+        else:
+            self._shared.on_phase(self._problem, "race the answers of both spaces")
+            met = duel([self._finalists[each] for each in (0, 1)], self._shared.options.race, self._shared.options.seed)
+            with self._changed:
+                self._met = met
+                self._changed.notify_all()
+        return self._met[space] if self._met else result
+
     def _end(self, space: int) -> None:
         """Leave the GPU to others, once all studies have their answers; once is enough."""
         with self._changed:
             last = self._racing == {space}
             self._racing.discard(space)
+            self._changed.notify_all()
         if last:
             self._shared.turns.leave(self.number, self._turn, self._claim)
 

@@ -120,6 +120,7 @@ def run_study(
     meanwhile: Callable[[], None] = lambda: None,
     wanted: Callable[[], None] = lambda: None,
     on_phase: Callable[[str], None] = lambda phase: None,
+    meet: Callable[[StudyResult], StudyResult] = lambda result: result,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -147,6 +148,8 @@ def run_study(
     wanted
         Called once before anything is compiled, with all ready that depends on no outcome: it returns once the study is
         wanted, or raises.
+    meet
+        Called with the result of the race of its best; it returns it with what a race against others' answers tells.
 
     Returns
     -------
@@ -212,7 +215,7 @@ def run_study(
             library_best=library_best,
             no_library_best=unknown,
         )
-        result = _with_finals(evaluator, options, result, clock, on_phase)
+        result = _with_finals(evaluator, options, result, clock, on_phase, meet)
         record_result(study, result)
         on_result(result)
         on_phase("log the trials and pictures; the result is stored")
@@ -242,6 +245,7 @@ def _with_finals(
     result: StudyResult,
     clock: WallClock,
     on_phase: Callable[[str], None],
+    meet: Callable[[StudyResult], StudyResult],
 ) -> StudyResult:
     """The result of a search with its peers and its race, where they can be measured, and with its seconds.
 
@@ -256,7 +260,7 @@ def _with_finals(
             result = replace(result, peers=tuple(evaluator.peers(options.peers)))
             clock.end("peers")
         on_phase("race the best" if evaluator.measures_anew else "store the result")
-        result = _race(evaluator, result, _index_of(result.info.default, evaluator.space), options)
+        result = meet(_race(evaluator, result, _index_of(result.info.default, evaluator.space), options))
     except KeyboardInterrupt as interrupt:
         raise SearchInterrupted(replace(result, seconds=clock.seconds, wall=clock.parts)) from interrupt
     clock.end("race")

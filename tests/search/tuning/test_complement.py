@@ -2,20 +2,22 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
+from numpy.typing import NDArray
 
 from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines import complements
-from tilescout.search.engines.engine import Engine, LiveOptions
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
@@ -181,6 +183,78 @@ def test_a_second_space_that_fails_late_ends_alone(
         [found] = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path), slice=2)
     assert found.info.space == "plain_gemm"
     assert len(found.trials) == 4
+    assert "the second search failed: no compiler is left" in caplog.text
+
+
+Rounds = Callable[[Evaluator, Sequence[int]], Sequence[float]]
+
+
+def rigged(monkeypatch: pytest.MonkeyPatch, ratios: Rounds) -> None:
+    """Have the kernels of a race run, and tell these times over the library's instead of their own."""
+    race = Evaluator.race
+
+    def told(evaluator: Evaluator, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        told = np.asarray(ratios(evaluator, indices))
+        return np.broadcast_to(told, race(evaluator, indices, rounds, pairs, seed).shape)
+
+    monkeypatch.setattr(Evaluator, "race", told)
+
+
+def test_answers_of_two_spaces_are_told_apart_by_rounds_in_which_both_ran(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
+        if min(indices) < 0:  # what is not of the space is the answer of the other one
+            return [1.25 if index < 0 else 1.5 for index in indices]
+        return [1.25 if evaluator.template.name == "plain_gemm" else 1.5] * len(indices)
+
+    rigged(monkeypatch, ratios)
+    options = replace(asked(engine, PROBLEM, 4, tmp_path), race=RaceOptions(look=3, looks=1, within=1e3))
+    with caplog.at_level(logging.INFO, "tilescout"):
+        plain, scratch = tune_suite(engine, [PROBLEM], options)
+
+    assert fastest([plain, scratch]) is scratch
+    assert "of both answers that of scratch_gemm is the faster, by 20.0 %" in caplog.text
+    for result, ratio in (plain, 1.5), (scratch, 1.25):
+        assert result.race is not None
+        assert result.race.ratios[result.race.answer].value == pytest.approx(ratio)
+        assert result.race.ran[result.race.answer] == result.race.rounds == 6
+    named = {each.name: each for each in found(engine)}
+    (chosen,) = best_of([judge(record, named) for record in study_store(tmp_path).results().values() if record])
+    assert chosen.space == "scratch_gemm"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_answers_that_are_far_apart_or_can_not_be_measured_again_keep_their_times(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, apart: bool
+) -> None:
+    def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
+        if min(indices) < 0:
+            assert not apart
+            raise CannotMeasureError("the GPU has gone")
+        return [1.25 if apart and evaluator.template.name == "plain_gemm" else 1.5] * len(indices)
+
+    rigged(monkeypatch, ratios)
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        results = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+    assert [result.race.rounds for result in results if result.race is not None] == [3, 3]
+    assert ("the answers of both spaces did not race: the GPU has gone" in caplog.text) is not apart
+
+
+def test_an_answer_waits_for_no_second_space_whose_race_fails(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
+        if evaluator.template.name == "scratch_gemm":
+            raise BuildError("no compiler is left")
+        return [1.25] * len(indices)
+
+    rigged(monkeypatch, ratios)
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        [only] = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+    assert only.info.space == "plain_gemm"
+    assert only.race is not None
+    assert only.race.rounds == 3
     assert "the second search failed: no compiler is left" in caplog.text
 
 
