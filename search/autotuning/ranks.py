@@ -13,15 +13,17 @@ from tilescout.search.export import torch_hooks
 from tilescout.spaces.errors import StoreError, one_line
 
 _PREFIX = "tilescout/autotune"
+_LONGEST = 7 * 86_400.0  # seconds: torch counts in milliseconds, and has no end of time
 
 
 def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
-    """The answer to a request: the same in every rank of this job.
+    """The answer to a request: the same in every rank of this job, and another one each time that a rank asks again.
 
     Parameters
     ----------
     request
-        Names what is asked.
+        Names what is asked. When a graph is compiled anew more may be known, and another budget may be there: so a rank
+        that asks for the n-th time is told what the first one that did so found.
     answer
         Finds the answer; called in one rank alone.
     seconds
@@ -35,11 +37,12 @@ def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
     job = _job()
     if job is None:
         return answer()
-    key = f"{_PREFIX}/{request}"
+    asked = f"{_PREFIX}/{request}"
     try:
+        key = f"{asked}/{job.add(f'{asked}/of rank {_rank()}', 1)}"
         first = job.add(f"{key}/asked", 1) == 1
         if not first:
-            job.wait([key], timedelta(seconds=seconds))
+            job.wait([key], timedelta(seconds=min(seconds, _LONGEST)))
             return str(job.get(key).decode())
     except RuntimeError as error:  # of which torch's DistError is one
         raise StoreError(f"no answer from the rank that decides: {one_line(error, 120)}") from error
@@ -49,6 +52,12 @@ def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
     finally:  # whatever happens, the others need not wait
         job.set(key, found)
     return found
+
+
+def _rank() -> int:
+    import torch.distributed
+
+    return torch.distributed.get_rank()
 
 
 def _job() -> Any:

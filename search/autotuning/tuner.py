@@ -54,7 +54,8 @@ class TunerOptions:
     contest
         How a product is decided.
     patience
-        Seconds for which another process that decides is waited for.
+        Seconds for which another process that decides is waited for; another rank of the job, for as much longer as
+        the budget has.
     idle
         Seconds without a question after which the compilers and the measuring process are ended; they hold some of the
         GPU's memory.
@@ -130,7 +131,9 @@ class Tuner:
             try:
                 bundle = self.store.bundle(self.store.state().bundle)
                 if self._wanted(sightings, bundle):
-                    digest = agree(self._request(sightings), lambda: self._answer(sightings), self.options.patience)
+                    # Another rank may have the whole of its budget left, and wait for another process first.
+                    patience = self.options.patience + self.options.seconds
+                    digest = agree(self._request(sightings), lambda: self._answer(sightings), patience)
                     bundle = self._agreed(digest) if digest else bundle
             except (TilescoutError, OSError) as error:
                 self._fail(error)

@@ -1,17 +1,22 @@
 """Two real processes choose the same: of one job, and of none."""
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from tilescout.search.autotuning import ranks
 from tilescout.search.autotuning.contest import STUDY
+from tilescout.search.autotuning.tuner import Tuner
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.decisions import Choice
+from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import load_templates
 
@@ -98,3 +103,29 @@ def test_ranks_of_a_job_choose_the_same_though_one_has_no_time_to_tune(tmp_path:
     told = [answer.pop("unfinished") for answer in answers]
     assert answers == 2 * [{"bundle": None, "tuned": []}]
     assert told[1] == 2, "the code of neither rank is to be found in a cache"
+
+
+def test_what_is_asked_again_is_answered_anew_and_the_same_in_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = HashStore()
+    monkeypatch.setattr(ranks, "_job", lambda: job)
+
+    def ask(rank: int, answer: str) -> str:
+        monkeypatch.setattr(ranks, "_rank", lambda: rank)
+        return ranks.agree("products", lambda: answer, math.inf)
+
+    asked = (0, "once"), (0, "twice"), (1, "never"), (1, "never"), (1, "thrice"), (0, "never")
+    told = [ask(rank, answer) for rank, answer in asked]
+    assert told == ["once", "twice", "once", "twice", "thrice", "thrice"]
+
+
+def test_a_rank_waits_for_the_budget_of_another_one_too(
+    make_tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+    monkeypatch.setattr(
+        "tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds: waited.append(seconds)
+    )
+    for budget in (600.0, math.inf):
+        tuner = make_tuner(budget)
+        tuner.decide([Sighting((GemmProblem(64, 64, 64),), dynamic=False)])
+        assert waited.pop() >= budget + tuner.options.patience

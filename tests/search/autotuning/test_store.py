@@ -111,7 +111,7 @@ def test_a_lock_that_another_holds_is_waited_for_in_vain_no_longer_than_told(
 def test_a_note_that_a_graph_is_unfinished_and_a_new_bundle_are_not_lost_to_each_other(
     store: EvidenceStore, decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, asked = store._held, []
+    held, asked = store._held, list[str]()
 
     def note_first(name: str, seconds: float) -> AbstractContextManager[None]:
         if not asked:  # who decides is about to name its bundle, and another process notes something
