@@ -69,6 +69,18 @@ def test_who_only_looks_up_leaves_no_graph_unfinished_and_finds_what_is_decided_
     assert tuner.key() != key
 
 
+def test_who_only_looks_up_waits_for_no_process_that_decides(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], store: EvidenceStore
+) -> None:
+    known, tuner = decide_for(("64x64x64",)), make_tuner(seconds=0.0)
+    tuner.options = replace(tuner.options, patience=0.01)
+    with store.lock(1.0):
+        bundle = tuner.decide(seen("64x64x64", "32x64x64"))
+    assert bundle is not None
+    assert bundle.digest == known.digest
+    assert str(tuner.summary).endswith("32x64x64:bf16: library's, the budget of 0 s was spent")
+
+
 def test_a_graph_that_others_kept_from_being_decided_is_left_unfinished_too(
     make_tuner: MakeTuner, store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
