@@ -188,8 +188,23 @@ def _rate(info: StudyInfo, timing: Timing) -> dict[str, float]:
     return named_rate(info.problem, timing.time_us) if info.problem.rate.work else {}
 
 
+def _best(info: StudyInfo, timing: Timing, default: Timing | None) -> dict[str, float]:
+    """Metrics of the parent run that say how fast the best configuration is."""
+    metrics = {
+        "best_time_us": timing.time_us,
+        "best_speedup_over_library": 1 / timing.ratio,
+        **{f"best_{name}": value for name, value in _rate(info, timing).items()},
+        **{f"best_{name}": value for name, value in named_bandwidth(info.library, timing.ratio).items()},
+    }
+    return metrics | ({"best_speedup_over_default": speedup(timing, default)} if default is not None else {})
+
+
 def result_metrics(result: StudyResult) -> dict[str, float]:
-    """Metrics of the parent run that are known when the study is finished: its cost, and the outcome of the race."""
+    """Metrics of the parent run that are known when the study is finished: its cost, and the outcome of the race.
+
+    Where the race, or that there was none, decides on the answer, they have the speed of that in the place of the
+    fastest trial's.
+    """
     metrics = {
         "trials": float(len(result.trials)),
         "search_seconds": result.seconds,
@@ -197,6 +212,9 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
         **{f"cost_{name}_seconds": seconds for name, seconds in result.account.items()},
         **{f"wall_{name.replace(' ', '_')}_seconds": seconds for name, seconds in result.wall.items()},
     }
+    answer, default = ((each.measurement.timing if each else None) for each in (result.best, result.default))
+    if answer is not None and (result.race is not None or result.not_raced):
+        metrics |= _best(result.info, answer, default)
     best, over = result.library_best, result.over_library_best
     if best is not None:
         metrics |= {"library_best_us": best.ratio.value * result.info.library_us}
@@ -311,14 +329,7 @@ class Progress:
         metrics: dict[str, float] = {}
         timing = self.best.measurement.timing if self.best is not None else None
         if timing is not None:
-            metrics |= {
-                "best_time_us": timing.time_us,
-                "best_speedup_over_library": 1 / timing.ratio,
-                **{f"best_{name}": value for name, value in _rate(info, timing).items()},
-                **{f"best_{name}": value for name, value in named_bandwidth(info.library, timing.ratio).items()},
-            }
-            if self.default is not None:
-                metrics["best_speedup_over_default"] = speedup(timing, self.default)
+            metrics |= _best(info, timing, self.default)
         return metrics | {
             "failed_trials": float(self.failed),
             "total_compile_seconds": self.compile_seconds,

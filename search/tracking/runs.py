@@ -205,7 +205,8 @@ class StudyRuns:
         for number, metrics in fields.race_metrics(result).items():
             if number in self._children:
                 self._client.log_batch(self._children[number], _metrics(metrics, milliseconds(last)))
-        account = _metrics(fields.result_metrics(result), milliseconds(last), step=self._progress.trials)
+        behind = milliseconds(last) + 1  # the trial with the same step: MLflow shows what is latest
+        account = _metrics(fields.result_metrics(result), behind, step=self._progress.trials)
         self._client.log_batch(self.run_id, account, tags=_tags(tags))
         self.end("FAILED" if result.best is None else "FINISHED")
 

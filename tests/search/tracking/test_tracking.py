@@ -154,6 +154,22 @@ def test_finalists_say_what_the_race_cost_beside_their_trial(store: str, tmp_pat
     assert spent == pytest.approx({0: 1.5, 7: 0.6, 8: 1.5})
 
 
+def test_the_best_of_the_parent_is_in_the_end_what_the_race_answers(store: str) -> None:
+    trials = a_search(9)
+    ratios = {trials[number].index: Estimate(value, value, value) for number, value in ((0, 1.2), (8, 1.1))}
+    race = Race(trials[8].index, trials[0].index, ratios, Estimate(0.99, 0.9, 1.1), 0.6, 30, dict.fromkeys(ratios, 30))
+    result = StudyResult(INFO, trials, 12.5, race=race)
+    with tracker(store) as log:
+        for record in trials:
+            log.log(record)
+        log.finish(result)
+    metrics = client(store).get_run(log.run_id).data.metrics
+    assert metrics["best_time_us"] == 1.2 * 200  # of the default: nothing was proven as fast
+    assert metrics["best_speedup_over_library"] == 1 / 1.2
+    assert metrics["best_speedup_over_default"] == 1
+    assert history(store, log.run_id, "best_time_us")[-1] == (9, metrics["best_time_us"])
+
+
 def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: Path) -> None:
     trials = [trial(0, 1.25, default=True), pruned(1, 900.0), trial(2, None), trial(3, 1.0)]
     with tracker(store) as log:
