@@ -5,8 +5,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock, Timer, current_thread
@@ -34,6 +35,9 @@ _LOG = logging.getLogger(__name__)
 
 _AHEAD = 3
 """Products whose candidates are compiled ahead of the one that is measured."""
+
+_KEPT = 60.0
+"""Seconds after which outcomes are written while others are found: each time all kernels are copied to a new bundle."""
 
 _SIZES = tuple(2**power for power in range(14))
 """Where m is known only when the model runs, it is tuned at these too: our kernel then serves what lies between two."""
@@ -127,21 +131,27 @@ class Tuner:
             The products, as `tilescout.search.export.graph_rewrite.find_products` tells them.
         """
         with self._lock:
-            bundle = None
             try:
-                bundle = self.store.bundle(self.store.state().bundle)
-                if self._wanted(sightings, bundle):
-                    # Another rank may have the whole of its budget left, and wait for another process first.
-                    patience = self.options.patience + self.options.seconds
-                    digest = agree(self._request(sightings), lambda: self._answer(sightings), patience)
-                    bundle = self._agreed(digest) if digest else bundle
-            except (TilescoutError, OSError) as error:
-                self._fail(error)
-            if self.options.seconds and self._wanted(sightings, bundle):
-                self._leave_unfinished()
-            self._account(sightings, bundle)
-            self._wait_for_more()
-            return bundle
+                bundle = self._decided(sightings)
+                self._account(sightings, bundle)
+                return bundle
+            finally:
+                self._wait_for_more()
+
+    def _decided(self, sightings: Sequence[Sighting]) -> Bundle | None:
+        bundle = None
+        try:
+            bundle = self.store.bundle(self.store.state().bundle)
+            if self._wanted(sightings, bundle):
+                # Another rank may have the whole of its budget left, and wait for another process first.
+                patience = self.options.patience + self.options.seconds
+                digest = agree(self._request(sightings), lambda: self._answer(sightings), patience)
+                bundle = self._agreed(digest) if digest else bundle
+        except (TilescoutError, OSError) as error:
+            self._fail(error)
+        if self.options.seconds and self._wanted(sightings, bundle):
+            self._leave_unfinished()
+        return bundle
 
     def _fail(self, error: Exception) -> None:
         self._failed = self._failed or one_line(error)
@@ -218,19 +228,37 @@ class Tuner:
             return bundle.digest if bundle is not None else ""
 
     def _tuned(self, wanted: Sequence[GemmProblem], seconds: float) -> Bundle | None:
-        """The bundle with what was decided of some problems; None if nothing was."""
-        if not wanted or not (outcomes := self._contests(wanted, seconds)):
-            return None
-        artifacts = ArtifactStore(self._artifacts)
-        bundle = self.store.add(outcomes, artifacts, self.device.arch, self.device.name)
-        self.summary.tuned |= {outcome.problem for outcome in outcomes}
+        """The bundle with what was decided of some problems; None if nothing was.
+
+        What is decided is kept whatever ends the contests, and every `_KEPT` while they last: a process may be killed.
+        """
+        bundle, found = None, list[Outcome]()
+        kept = time.monotonic()
+        try:
+            with closing(self._contests(wanted, seconds)) as outcomes:
+                for outcome in outcomes:
+                    found.append(outcome)
+                    if time.monotonic() - kept > _KEPT:
+                        bundle, kept = self._kept(found), time.monotonic()
+        finally:
+            bundle = self._kept(found) or bundle
         return bundle
 
-    def _contests(self, wanted: Sequence[GemmProblem], seconds: float) -> list[Outcome]:
+    def _kept(self, found: list[Outcome]) -> Bundle | None:
+        """The bundle with outcomes that were found, which are taken out; None if there are none."""
+        if not found:
+            return None
+        bundle = self.store.add(found, ArtifactStore(self._artifacts), self.device.arch, self.device.name)
+        self.summary.tuned |= {outcome.problem for outcome in found}
+        found.clear()
+        return bundle
+
+    def _contests(self, wanted: Sequence[GemmProblem], seconds: float) -> Generator[Outcome, None, None]:
         """The outcomes of as many contests as there is time for."""
+        if not wanted:
+            return
         started = time.monotonic()
         deadline = started + seconds
-        found: list[Outcome] = []
         entries: dict[GemmProblem, Entry] = {}
         try:
             with ThreadPoolExecutor(1) as starting:
@@ -248,7 +276,7 @@ class Tuner:
                             entries[ahead] = self._enter(engine, ahead, own, beside.get(ahead))
                     outcome = self._contest(engine, entries[problem], deadline)
                     if outcome is not None:
-                        found.append(outcome)
+                        yield outcome
         except TilescoutError as error:
             self._failed = one_line(error)
             _LOG.warning("nothing more is tuned in this process: %s", self._failed)
@@ -258,7 +286,6 @@ class Tuner:
             spent = time.monotonic() - started
             self._left -= spent
             self.summary.seconds += spent
-        return found
 
     def _chosen(self, problem: GemmProblem) -> list[Configuration]:
         return shortlist(self.template, problem, self.device, self.options.contest.candidates)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilescout.search.autotuning.contest import ContestOptions
+from tilescout.search.autotuning.contest import ContestOptions, Entry
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import Engine, Task, settled_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.bundle import Bundle
-from tilescout.search.export.decisions import Choice
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.measure.race import RaceOptions
 from tilescout.spaces import templates
@@ -164,6 +164,35 @@ def test_sizes_around_are_not_tuned_once_the_budget_is_spent(
     monkeypatch.setattr(tuner, "_wanted", lambda sightings, bundle: [] if asked else [product])
     tuner.decide([Sighting((product,), dynamic=True)])
     assert asked == [[product]]
+
+
+@pytest.mark.parametrize("kept", [60.0, 0.0])
+def test_what_was_decided_is_kept_when_a_contest_is_interrupted_and_before_where_it_lasts(
+    kept: float, make_tuner: MakeTuner, store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, named = make_tuner(), list[str]()
+    engine: Any = SimpleNamespace(template=tuner.template, device=tuner.device, measures_anew=False, close=lambda: None)
+    monkeypatch.setattr(tuner, "_open", lambda: engine)
+    monkeypatch.setattr(tuner, "_enter", lambda engine, problem, own, beside: Entry(problem, []))
+    monkeypatch.setattr("tilescout.search.autotuning.tuner._KEPT", kept)
+
+    def contest(engine: Engine, entry: Entry, deadline: float) -> Outcome:
+        if store.state().bundle or entry.problem.m != 64:
+            named.append(store.state().bundle)
+            raise KeyboardInterrupt
+        name, source = tuner.template.name, tuner.template.source_hash
+        versions = {"nvidia-cutlass-dsl": "4.8.1"}
+        evidence = Evidence("autotune", "no candidate works", measured_by="a test", versions=versions, library_us=10.0)
+        return Outcome(entry.problem, name, source, "host", Choice.LIBRARY, evidence, None)
+
+    monkeypatch.setattr(tuner, "_contest", contest)
+    with pytest.raises(KeyboardInterrupt):
+        tuner.decide(seen("64x64x64", "32x64x64"))
+    assert bool(named[0]) == (kept == 0.0)
+    bundle = store.bundle(store.state().bundle)
+    assert bundle is not None
+    assert set(bundle.by_problem) == {GemmProblem(64, 64, 64)}
+    assert tuner._timer is not None, "the engine is ended though nothing is asked any more"
 
 
 def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_answer(
