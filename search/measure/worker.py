@@ -78,7 +78,7 @@ class Job:
 
 
 class ShortageError(Exception):
-    """Room, memory or numbers of files ran out while a kernel was loaded, which says nothing of the kernel."""
+    """Room, memory or numbers of files ran out before a kernel ran, which says nothing of the kernel."""
 
 
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -97,16 +97,31 @@ class Worker:
         self._glancers: dict[tuple[str, ProtocolOptions], Glancer] = {}
 
     def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
-        """The problem set up; kept until `_KEPT` others were asked for, or half of the device's memory is in use."""
+        """The problem set up; kept until `_KEPT` others were asked for, or half of the device's memory is in use.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            If the device has no memory for it, also without the others.
+        """
+        import torch
+
         asked = (workload, problem, options)
         bench = self._benches.pop(asked, None)
-        if bench is None:
+        while bench is None:
             # The operands of the oldest go before new ones are made.
             while self._benches and (len(self._benches) >= _KEPT or self.machine.used > 0.5):
                 del self._benches[next(iter(self._benches))]
                 self.machine.release()
             found = load_workload(workload)
-            bench = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
+            try:
+                bench = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
+            except torch.OutOfMemoryError:
+                if not self._benches:
+                    raise
+                self._benches.clear()
+            if bench is None:  # the operands that were made for it have gone with the error
+                self.machine.release()
         self._benches[asked] = bench
         return bench
 
@@ -116,9 +131,14 @@ class Worker:
         Raises
         ------
         ShortageError
-            If it can't be loaded for want of room or memory.
+            If it can't be loaded for want of room or memory, or its problem has to be set up again and can't be.
         """
-        bench = self.bench(job.workload, job.problem, job.options, job.library_us)
+        import torch
+
+        try:
+            bench = self.bench(job.workload, job.problem, job.options, job.library_us)
+        except torch.OutOfMemoryError as error:
+            raise ShortageError(one_line(error)) from error
         start = time.perf_counter()
 
         def failed(status: Status, error: BaseException, relative_error: float | None = None) -> Measurement:

@@ -29,7 +29,7 @@ from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.worker import Job, Worker
+from tilescout.search.measure.worker import Job, ShortageError, Worker
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -262,6 +262,28 @@ def test_the_operands_of_a_problem_go_when_some_others_are_set_up(
         assert first() is None
     finally:
         gc.enable()
+
+
+def test_the_operands_of_other_problems_go_where_there_is_no_memory_beside_them(
+    monkeypatch: pytest.MonkeyPatch, job_of: JobOf, build_plain: BuildPlain
+) -> None:
+    import torch
+
+    worker, options, room = Worker("cpu"), ProtocolOptions(heating_us=1000.0), 2
+
+    class Large(Bench):
+        def __init__(self, *arguments: Any) -> None:
+            if len(worker._benches) >= room:
+                raise torch.OutOfMemoryError("out of memory")
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("tilescout.search.measure.worker.Bench", Large)
+    for problem in ("64x64x64", "72x64x64", "80x64x64"):
+        worker.bench("tilescout.spaces.gemm:Gemm", problem, options, None)
+    assert [problem for _, problem, _ in worker._benches] == ["80x64x64"]
+    room = 0  # another process has taken it
+    with pytest.raises(ShortageError, match="out of memory"):
+        worker.measure(job_of(build_plain()))
 
 
 def test_measurements_survive_json(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:
