@@ -53,7 +53,8 @@ class Sample:
         return self.take(np.flatnonzero(~self.censored))
 
 
-_LARGEST_LOG = 100.0  # of a time in µs: some 10^43
+_LARGEST_LOG = 53 * math.log(2)  # of a time in µs: records of searches hold no larger number
+_ENDS = 1.96  # standard deviations from a mean to the ends of its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Prediction:
     Raises
     ------
     ModelError
-        If a time is none, as of a damaged model: a study that noted it could not be read again.
+        If a time or an end of its interval is none, as of a damaged model: a study that noted it could not be read
+        again.
     """
 
     mean: Floats
@@ -80,7 +82,8 @@ class Prediction:
     shift: float
 
     def __post_init__(self) -> None:
-        if not (np.abs(self.mean) <= _LARGEST_LOG).all():
+        spread = self.shift >= 0 and bool((self.spread >= 0).all())
+        if not spread or not (np.abs(self.mean) + _ENDS * self.std <= _LARGEST_LOG).all():
             raise ModelError("the model expects times that can't be: it is damaged, or was made for something else")
 
     @property
@@ -88,7 +91,7 @@ class Prediction:
         """Standard deviation of the whole error of each, of shape [configurations]."""
         return np.asarray(np.hypot(self.spread, self.shift))
 
-    def interval_us(self, z: float = 1.96) -> tuple[Floats, Floats]:
+    def interval_us(self, z: float = _ENDS) -> tuple[Floats, Floats]:
         """Lower and upper end of each time's interval in µs; `z` standard deviations each way (95 % by default)."""
         return np.exp(self.mean - z * self.std), np.exp(self.mean + z * self.std)
 

@@ -21,6 +21,7 @@ from tilescout.costmodel.threads import one_thread
 JITTER = 1e-8
 """Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""
 
+_SURE_OF = 1e-12  # standard deviation below which a value is as good as known: that of a model may be 0
 FIT_ITERATIONS = 25
 LARGEST_FIT = 100
 """Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
@@ -263,6 +264,7 @@ def expected_improvement(mean: Floats, std: Floats, best: float) -> Floats:
     """
     from scipy.special import ndtr
 
+    std = np.maximum(std, _SURE_OF)
     z = (best - mean) / std
     return np.asarray(std * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
@@ -271,4 +273,4 @@ def chance_below(mean: Floats, std: Floats, value: float) -> Floats:
     """The probability that each normal variable is below `value`."""
     from scipy.special import ndtr
 
-    return np.asarray(ndtr((value - mean) / std))
+    return np.asarray(ndtr((value - mean) / np.maximum(std, _SURE_OF)))

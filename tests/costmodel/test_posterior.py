@@ -79,6 +79,13 @@ def test_improvement_and_chance_are_those_of_draws() -> None:
     assert chance_below(mean, std, 0.8)[0] == pytest.approx((draws < 0.8).mean(), rel=0.01)
 
 
+def test_of_values_that_are_known_the_improvement_is_the_difference() -> None:
+    mean, sure = np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 5e-324])
+    with np.errstate(all="raise", under="ignore"):
+        np.testing.assert_allclose(expected_improvement(mean, sure, 2.0), [1.0, 0.0, 0.0], atol=1e-11)
+        np.testing.assert_allclose(chance_below(mean, sure, 2.0), [1.0, 0.5, 0.0])
+
+
 def test_measurements_of_another_problem_say_which_is_fast_and_not_how_fast() -> None:
     seen = observed()
     elsewhere = Observed(seen.points, seen.errors + 5.0, seen.spread, seen.noise, np.ones(12, dtype=np.int64))
