@@ -1,6 +1,9 @@
 """Whom the trials of a study are shown to while it is searched."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
 
 import optuna
 
@@ -13,7 +16,7 @@ from tilescout.spaces.space import SearchSpace
 
 
 class Audience:
-    """The tracker of a study, and whoever else is told of its trials.
+    """The tracker of a study, and whoever else is told of its trials. Use it as a context manager.
 
     The tracker delivers the trials of its own tuner and of those that this one is the heir of; of others it learns. The
     run that it makes is named in the study, so that a search that resumes it goes on with that run.
@@ -25,7 +28,7 @@ class Audience:
     tuner
         Says whose a trial is.
     tracker
-        Gets the trials; it is not closed here.
+        Gets the trials.
     run_id
         The tracker's run, as the study names it; None if it names none.
     on_trial
@@ -43,7 +46,20 @@ class Audience:
         self._study, self._tuner, self._tracker, self._on_trial = study, tuner, tracker, on_trial
         self._run_id = run_id
         self._shown: list[TrialRecord] = []
+
+    def __enter__(self) -> Self:
+        self._tracker.__enter__()
         self._name_run()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._tracker.__exit__(kind, error, trace)
+        finally:  # the run of a search that was cut short may have been made just now
+            with suppress(StoreError):
+                self._name_run()
 
     def begin(self, before: Sequence[TrialRecord]) -> None:
         """Show the trials of earlier runs, and deliver those that never arrived."""

@@ -188,8 +188,8 @@ def run_study(
             make = partial(make_tracker, info, run_id)
             # Tuners that share a study share its run: whoever is first makes it before another looks for it.
             quiet = QUIET_SECONDS if evaluator.measures_anew else 0.0
-            tracker = stack.enter_context(LateTracker(make, quiet) if isinstance(tuner, SoleTuner) else make())
-            audience = Audience(study, tuner, tracker, run_id, on_trial)
+            tracker = LateTracker(make, quiet) if isinstance(tuner, SoleTuner) else make()
+            audience = stack.enter_context(Audience(study, tuner, tracker, run_id, on_trial))
         audience.begin(before)
         clock.end("propose")
         library_best, unknown = library_answer()

@@ -372,6 +372,30 @@ def test_an_outcome_that_waits_for_its_turn_is_not_lost_with_the_process(table: 
     assert again.submitted == 12 - 3
 
 
+def test_a_search_goes_on_with_a_run_that_was_made_while_it_was_cut_short(table: Table, tmp_path: Path) -> None:
+    continued: list[str | None] = []
+
+    class MadeAtTheEnd(NoTracker):
+        def __exit__(self, *exception: object) -> None:
+            self.run_id = "a run"
+
+    def make(info: object, run_id: str | None) -> NoTracker:
+        continued.append(run_id)
+        return MadeAtTheEnd()
+
+    class Killed(ShuffledEvaluator):
+        def wait(self) -> list[tuple[int, Measurement]]:
+            raise KeyboardInterrupt
+
+    options = TuneOptions("random", 0, Budget(trials=2), tmp_path)
+    with Killed(table, 0) as evaluator, pytest.raises(SearchInterrupted):
+        run_study(evaluator, options, make)
+    with ShuffledEvaluator(table, 0) as again:
+        run_study(again, replace(options, resume=True), make)
+
+    assert continued == [None, "a run"]
+
+
 def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: Path) -> None:
     heard: list[tuple[str, StudyResult]] = []
 
