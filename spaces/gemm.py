@@ -40,6 +40,7 @@ _FORM = (
     "64x8192x8192:e4m3-bf16 or 2048x4096x4096:bf16:kn:bias+gelu"
 )
 _LARGEST = 2**31 - 1  # kernels index with 32-bit integers
+_MOST_BYTES = 2**52  # of operands and result, more than any memory has: tiles and their steps count to less than 2**63
 
 # The relative error that accumulating may add to the rounding of the result. Tensor cores truncate. In fp32 they lose
 # 2**-23 at every step of 16 products: 6e-5 after 16,384. In fp8 they keep 14 bits (DeepSeek-V3 technical report,
@@ -79,7 +80,8 @@ class GemmProblem(Problem):
     Raises
     ------
     ProblemError
-        If a size is out of range, a type, layout or epilogue is unknown, or sums of another type are to be fast.
+        If a size is out of range, or all of them together, a type, layout or epilogue is unknown, or sums of another
+        type are to be fast.
     """
 
     m: int
@@ -111,6 +113,8 @@ class GemmProblem(Problem):
             raise ProblemError(f"problem {self}: {self.dtype} operands have layout kk, not {self.layout}")
         if self.fast and self.element.bytes != 1:
             raise ProblemError(f"problem {self}: only sums of e4m3 are fast, not those of {self.dtype}: leave it out")
+        if self.bytes > _MOST_BYTES:
+            raise ProblemError(f"problem {self}: its matrices have {self.bytes} bytes, {_MOST_BYTES} at most")
 
     def __str__(self) -> str:
         batch = f"x{self.batch}" if self.batch != 1 else ""

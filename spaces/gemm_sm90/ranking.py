@@ -52,7 +52,7 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float32]:
     units = along_m * along_n * problem.batch
     waves = ceil_div(units, at_once)
     steps = ceil_div(problem.k, t.depth * t.split_k)
-    depth = t.depth * size
+    depth = np.asarray(t.depth * size, dtype=np.float64)  # whose bytes, of the largest problems, are more than 2**63
     stages = waves * steps * depth  # bytes along k of all stages that one block consumes
     area = t.rows * t.columns
     columns: dict[str, Any] = {

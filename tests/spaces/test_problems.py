@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilescout.costmodel.features import space_features
+from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import ACTIVATIONS, LAYOUTS, OUTPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES
@@ -14,7 +17,7 @@ from tilescout.spaces.templates import find_template, template_names
 from tilescout.spaces.workloads import load_workload
 
 LARGEST = 2**31 - 1
-sizes = st.integers(1, LARGEST)
+sizes = st.integers(1, 2**16)
 problems = st.builds(
     GemmProblem,
     m=sizes,
@@ -93,6 +96,24 @@ def test_whatever_is_typed_is_read_or_refused(text: str) -> None:
 def test_a_size_out_of_range_is_refused_by_name(name: str, size: int) -> None:
     with pytest.raises(ProblemError, match=rf"{name} is {size}, allowed are 1 to {LARGEST}"):
         GemmProblem(**{"m": 8, "n": 8, "k": 8, "batch": 1, name: size})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", ["2147483640x2147483640x8x4096", "8x8x2147483640x2147483640", "1x67108864x67108864"])
+def test_sizes_that_no_memory_holds_together_are_refused_before_tiles_are_counted(sizes: str) -> None:
+    with pytest.raises(ProblemError, match=r"its matrices have \d+ bytes, 4503599627370496 at most"):
+        GemmProblem.parse(sizes)
+
+
+@pytest.mark.parametrize("sizes", ["2147483647x500000x500000", "1x8x8x2147483647", "27000000x27000000x27000000"])
+def test_of_the_largest_problems_all_features_are_numbers(sizes: str) -> None:
+    for name in ("gemm_sm90", "gemm_streamk_sm90"):
+        template = find_template(name)
+        problem = template.parse(f"{sizes}:bf16")
+        space = template.space(problem, DEVICES["h200"])
+        few = space.subset(np.arange(0, len(space), 50))
+        with np.errstate(all="raise"):
+            assert np.isfinite(space_features(few, template).values).all()
+            assert template.default(problem, space.device) in space
 
 
 def test_an_unknown_type_is_refused_with_those_known() -> None:
