@@ -19,6 +19,7 @@ from tilescout.spaces.problems import P, P_co
 
 Indices = NDArray[np.int64]
 
+_MOST = 1 << 26  # configurations that are laid out: each has two bytes a knob, and features have eight for each of many
 _FEW = 1 << 16
 """Combinations that may be more than the rows that have them: a byte each."""
 
@@ -43,6 +44,11 @@ class SearchSpace(Generic[P_co]):
         Legal configurations, of shape [configurations, knobs], in lexicographic order; None enumerates them all.
     template
         The template that made the space, and knows what its configurations do; None if only the name is known.
+
+    Raises
+    ------
+    SpaceError
+        If a rule fails or no configuration obeys all, or there are too many to enumerate.
     """
 
     def __init__(
@@ -62,6 +68,8 @@ class SearchSpace(Generic[P_co]):
         self.problem = problem
         self.device = device
         self.shape = tuple(len(knob.values) for knob in self.knobs)
+        if math.prod(self.shape) > np.iinfo(np.int64).max:
+            raise SpaceError(f"{self.name}: the values of its {len(self.knobs)} knobs have 2**63 combinations or more")
         self.codes = self._enumerate() if codes is None else codes
         if len(self.codes) == 0:
             raise SpaceError(f"{self.name}: no legal configuration is left for {self.problem} on {self.device.name}")
@@ -75,6 +83,11 @@ class SearchSpace(Generic[P_co]):
         waiting = list(self.constraints)
         for knob in self.knobs:
             grid, names = grid.wider(len(knob.values)), names | {knob.name}
+            if len(grid) > _MOST:
+                raise SpaceError(
+                    f"{self.name}: the rules leave too many configurations to enumerate, {len(grid):,} of the first "
+                    f"{len(names)} knobs: {_MOST:,} at most; knobs that rules exclude the most with come first"
+                )
             ready = [rule for rule in waiting if names.issuperset(rule.knobs)]
             waiting = [rule for rule in waiting if rule not in ready]
             for rule in ready:

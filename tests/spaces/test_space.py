@@ -240,6 +240,18 @@ def test_a_space_without_a_legal_configuration_is_refused(knobs: tuple[Knob, ...
         SearchSpace("invented", knobs, [never], PROBLEM, H200)
 
 
+def test_what_is_too_much_to_enumerate_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def knobs(count: int) -> list[Knob]:
+        return [Knob(f"knob{at}", (0, 1, 2, 3), "for tests") for at in range(count)]
+
+    with pytest.raises(SpaceError, match=r"many: the values of its 32 knobs have 2\*\*63 combinations or more"):
+        SearchSpace.of_codes("many", knobs(32), np.zeros((1, 32)), PROBLEM, H200)
+    monkeypatch.setattr("tilescout.spaces.space._MOST", 256)
+    assert len(SearchSpace("few", knobs(4), [], PROBLEM, H200)) == 256
+    with pytest.raises(SpaceError, match=r"too many configurations to enumerate, 1,024 of the first 5 knobs: 256"):
+        SearchSpace("many", knobs(6), [], PROBLEM, H200)
+
+
 @given(knob_sets())
 def test_a_rule_about_a_knob_that_there_is_not_is_refused(knobs: tuple[Knob, ...]) -> None:
     rule = Constraint("ghost", "", ("knob_0", "tile"), lambda columns, problem, device: columns["tile"] > 0)
