@@ -17,7 +17,7 @@ from tilescout.search.export.epilogues import Product, aten, forms, is_factor, i
 from tilescout.search.export.graph_nodes import Report, call, inherit, transposed, values
 from tilescout.search.export.grouped.rewrite import GROUPED, grouped_nodes, replace_grouped
 from tilescout.search.export.inductor_lowering import register as register_lowering
-from tilescout.search.export.loaded_kernels import device_type, name_of, strides_of
+from tilescout.search.export.loaded_kernels import name_of, runs_on, strides_of
 from tilescout.search.export.ranges import family
 from tilescout.search.export.torch_operator import define
 from tilescout.spaces.errors import ProblemError
@@ -151,7 +151,7 @@ def _problems(product: Product, arch: str, activations: Sequence[str]) -> Sequen
     There are none if no kernel of ours can compute it, and several if its strides fit several layouts.
     """
     a, b = product.a.meta.get("val"), product.b.meta.get("val")
-    if a is None or b is None or a.device != b.device or a.device.type != device_type(arch):
+    if a is None or b is None or a.device != b.device or not runs_on(a.device, arch):
         return []
     dtype, out = _dtypes().get(a.dtype), _dtypes().get(product.result.dtype)
     if dtype is None or out is None or b.dtype != a.dtype:

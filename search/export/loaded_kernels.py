@@ -45,6 +45,14 @@ def arch_of(device: "torch.device") -> str:
     return f"sm_{major}{minor}" + "a" * (major >= 9)
 
 
+def runs_on(device: "torch.device", arch: str) -> bool:
+    """Whether a device runs what is compiled for a target; where there is no GPU, one that is named may be any."""
+    import torch
+
+    same = device.type == device_type(arch)
+    return same and (device.type == "cpu" or not torch.cuda.is_available() or arch_of(device) == arch)
+
+
 @dataclass(frozen=True)
 class LoadedAlgorithm:
     """An algorithm of the library that was loaded; calling it starts it."""

@@ -23,7 +23,7 @@ from tilescout.search.export.grouped.clearing import Clearing, clearing_of, is_u
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, any_tokens, grouped_family
 from tilescout.search.export.grouped.kernels import name_of_grouped
 from tilescout.search.export.inductor_lowering import register_grouped
-from tilescout.search.export.loaded_kernels import device_type
+from tilescout.search.export.loaded_kernels import runs_on
 from tilescout.search.export.torch_operator import define_grouped
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gated import GatedProblem
@@ -124,7 +124,7 @@ def match(node: "Node", arch: str) -> GroupedProduct | None:
     a, b, ends = (each.meta["val"] for each in operands)
     if (a.dim(), b.dim(), ends.dim()) != (2, 3, 1) or ends.dtype is not torch.int32:
         return None
-    if not a.device == b.device == ends.device or a.device.type != device_type(arch):
+    if not a.device == b.device == ends.device or not runs_on(a.device, arch):
         return None
     dtype = next((name for name in TYPES if getattr(torch, DTYPES[name].torch_name) is a.dtype), None)
     result = node.meta["val"]

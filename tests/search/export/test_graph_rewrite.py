@@ -79,6 +79,17 @@ def test_a_product_on_the_gpu_is_replaced_and_one_on_the_host_is_not(bundle: Bun
     assert replaced(traced(layer, (4096, 4104), (512, 4104)), bundle).left == {"4096x512x4104:bf16": 1}
 
 
+@pytest.mark.usefixtures("mode")
+def test_a_product_on_a_gpu_that_the_kernels_are_not_for_is_left(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = {index: traced(layer, (4096, 4104), (1024, 4104), device=f"cuda:{index}") for index in range(2)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ((9, 0), (8, 6))[device.index])
+    assert replaced(graphs[0], bundle).replaced == {"4096x1024x4104:bf16": 1}
+    assert replaced(graphs[1], bundle).unknown == {"mm": 1}
+
+
 def test_the_new_graph_has_the_shapes_and_strides_of_the_old(bundle: Bundle, mode: FakeTensorMode) -> None:
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.bmm(a, b.transpose(1, 2)) + 1
