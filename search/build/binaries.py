@@ -40,11 +40,11 @@ def device_code(binary: bytes) -> list[bytes]:
     return images
 
 
-def resource_usage(binary: bytes) -> tuple[int, int, int]:
+def resource_usage(binary: bytes, folder: Path | None = None) -> tuple[int, int, int]:
     """Registers a thread, spilled bytes a thread and static shared memory a block of the kernels in a binary.
 
     Of several kernels the largest of each is reported. Spilled bytes are the stack frame plus local memory. Read by
-    NVIDIA's ``cuobjdump -res-usage``.
+    NVIDIA's ``cuobjdump -res-usage``, from a temporary file in a folder; None takes the system's.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def resource_usage(binary: bytes) -> tuple[int, int, int]:
         If the binary holds no GPU code or ``cuobjdump`` can't read it.
     """
     usages = []
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory(dir=folder) as scratch:
         for image in device_code(binary):
             cubin = Path(scratch, "kernel.cubin")
             cubin.write_bytes(image)

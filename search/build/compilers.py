@@ -100,7 +100,9 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(shared_object), str(obj), *map(str, libraries)]
-            linked = subprocess.run(command, capture_output=True, text=True, check=False)
+            # What is killed half-way leaves its own files in the scratch folder, too, which is swept.
+            environment = {**os.environ, "TMPDIR": str(scratch.absolute())}
+            linked = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             if linked.returncode < 0:
                 raise MemoryError(f"the linker was killed by signal {-linked.returncode}")
             if linked.returncode:
@@ -226,7 +228,7 @@ def _resources(built: Built, obj: Path) -> Resources | None:
     if built.shared_memory is None:
         return None
     binary = obj.read_bytes()
-    registers, spilled, static = resource_usage(binary)
+    registers, spilled, static = resource_usage(binary, obj.parent)
     return Resources(registers, spilled, static + built.shared_memory, instruction_count(binary))
 
 

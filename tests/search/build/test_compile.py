@@ -245,6 +245,19 @@ def test_closing_kills_what_still_compiles(
     assert children() == before
 
 
+def test_what_a_linker_leaves_that_is_killed_is_in_the_store(
+    plain_gemm: ModuleType, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cc = tmp_path / "cc"
+    cc.write_text(
+        f'#!/bin/sh\nPATH={os.environ["PATH"]}\ncase "$*" in -shared*) mktemp >"$0.left"; esac\nexec gcc "$@"\n'
+    )
+    cc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    build(plain_gemm.TEMPLATE, ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host"), store)
+    assert Path(f"{cc}.left").read_text().startswith(f"{store.root}/tmp-")
+
+
 def test_a_kernel_that_nobody_wants_any_more_is_not_compiled(
     open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
 ) -> None:
