@@ -128,7 +128,7 @@ class StandingLogger(Closing):
                     self._answers[self._heard] = json.loads(self._session.connection.recv_bytes())
             except (OSError, EOFError) as error:
                 raise _ended(error) from error
-            answer = self._answers.pop(number)
+            answer = self._answers[number]  # it is kept: whoever asks again is told the same
         if "error" in answer:
             raise StoreError(answer["error"])
         return answer

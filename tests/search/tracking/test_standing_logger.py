@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,6 +221,21 @@ def test_whatever_mlflow_raises_is_told_and_noted_where_nobody_waits_for_it(
     told = "can't log to MLflow: ValueError: Invalid IPv6 URL"
     assert [each["error"].split(" (")[0] for each in answers] == [told] * 2
     assert unlogged(tmp_path)["a"].startswith(told)
+
+
+def test_why_a_study_could_not_begin_is_told_to_whoever_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = Pipe()
+    session = SimpleNamespace(connection=ours, kill=lambda: None, wait=lambda: None)
+    monkeypatch.setattr(logger, "open_session", lambda *asked: session)
+    with logger.StandingLogger("odd://", None, tmp_path) as standing:
+        tracker = standing.study("a", None)
+        theirs.send_bytes(json.dumps({"error": "can't use it"}).encode())
+        for _ in range(2):
+            with pytest.raises(StoreError, match="can't use it"):
+                _ = tracker.run_id
+    theirs.close()
 
 
 def _marks(store: Path) -> list[Path]:
