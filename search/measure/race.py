@@ -43,7 +43,8 @@ class RaceOptions:
     pairs
         Pairs of a kernel and the library in a round.
     confidence
-        Of the whole race: the probability that no candidate is dropped which is as fast as the leader.
+        Of the whole race: the probability that no candidate is dropped which is as fast as the leader, where heats
+        differ by `heat` and rounds are independent. Where heats differ by more, one is dropped more often.
     indifference
         Candidates this close to the leader, relative, with that confidence, count as equal to it.
     heat, repeat
