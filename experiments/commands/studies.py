@@ -10,6 +10,7 @@ import click
 from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
+    check_mlflow,
     check_result,
     console_beside,
     examples,
@@ -137,11 +138,14 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
             raise click.UsageError("--yes deletes without asking, which takes a terminal")
         click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
     database = store / "mlflow.db"
-    for name in names:
+    uri = f"sqlite:///{database.absolute()}" if database.is_file() else None
+    if uri is not None:
+        check_mlflow(uri, store)  # of a study that is gone, nobody could delete the runs
+    for name in dict.fromkeys(names):
         place.delete(name)
         if storage is None:
             clear(folder, name)
-        runs = delete_study(f"sqlite:///{database.absolute()}", name) if database.is_file() else 0
+        runs = delete_study(uri, name) if uri is not None else 0
         click.echo(f"deleted {name}, and {runs} of its runs in MLflow", err=True)
 
 

@@ -14,7 +14,7 @@ def differences(first: StudyResult, second: StudyResult) -> dict[str, tuple[obje
 def incomparable(first: StudyResult, second: StudyResult) -> list[str]:
     """In what two studies differ that makes their times no comparison of searches."""
     sides = [_about(each) for each in (first, second)]
-    alike = ("space", "kernel source", "problem", "device", "measured by", "objective")
+    alike = ("space", "kernel source", "problem", "device", "measured by", "objective", "protocol")
     return [name for name in alike if sides[0][name] != sides[1][name]]
 
 
@@ -27,6 +27,7 @@ def _about(result: StudyResult) -> dict[str, object]:
         "device": info.device,
         "measured by": info.provenance.kind,
         "objective": str(info.provenance.objective),
+        "protocol": info.provenance.versions.get("protocol", ""),
         "sampler": info.sampler,
         "seed": info.seed,
         "cost model": info.model_sha256[:12],

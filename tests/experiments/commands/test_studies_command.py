@@ -1,7 +1,9 @@
 """``tilescout studies``, ``best`` and ``spaces``: what is stored and what can be tuned."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,10 +118,16 @@ def test_what_makes_times_incomparable_is_named(store: Path) -> None:
     of_random = load_study(NAME.format("random"), store=store)
     info = replace(of_random.info, space_hash="another")
     assert incomparable(of_random, replace(of_random, info=info)) == ["kernel source"]
+    older = replace(of_random.info.provenance, versions={"protocol": "paired-8"})
+    assert incomparable(of_random, replace(of_random, info=replace(info, provenance=older)))[1:] == ["protocol"]
 
 
 def test_a_study_is_deleted_with_its_runs_and_no_other(
-    run: Run, tmp_path: Path, copy_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+    run: Run,
+    tmp_path: Path,
+    copy_store: Callable[[Path], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = copy_store(tmp_path)
     for sampler in ("random", "exhaustive"):
@@ -127,8 +135,14 @@ def test_a_study_is_deleted_with_its_runs_and_no_other(
     name = NAME.format("random")
     run("studies", "delete", name, "--store", str(tmp_path), code=2)
     assert "--yes deletes without asking" in capsys.readouterr().err
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("tilescout.search.tracking.store._LOCK_SECONDS", 0.0)
+        run("studies", "delete", name, "--yes", "--store", str(tmp_path), code=2)
+    assert "database is locked" in capsys.readouterr().err
+    assert (tmp_path / "studies" / f"{name}.journal").exists()  # who deletes its runs once more needs its name
     mark(studies(tmp_path), name, "the server was lost")
-    run("studies", "delete", name, "--yes", "--store", str(tmp_path))
+    run("studies", "delete", name, name, "--yes", "--store", str(tmp_path))
     assert f"deleted {name}, and 3 of its runs in MLflow" in capsys.readouterr().err
     assert [path.stem for path in (tmp_path / "studies").iterdir()] == [NAME.format("exhaustive")]
     client = mlflow.MlflowClient(uri)
