@@ -25,12 +25,14 @@ from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bund
 from tilescout.search.export.decisions import Decision, Outcome
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.inputs import parse_json
+from tilescout.spaces.outputs import sweep
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.trust import check_folder, read_record
 
 KIND, FORMAT = "tilescout autotune state", 1
 _STATE, _LOCK, _BUNDLES = "state.json", "lock", "bundles"
 _STATE_LOCK, _STATE_SECONDS = "state.lock", 10.0  # the state is replaced in some milliseconds
+_NEW, _NEW_STATE = ".new-", ".state-"  # begin the names of what is not complete yet
 _LARGEST = 1 << 16  # bytes of a state
 _LOOK_SECONDS = 0.05  # between two looks at a lock that another process holds
 
@@ -167,8 +169,10 @@ class EvidenceStore:
         return replace(made, path=place.resolve())
 
     def _scratch(self) -> Path:
+        sweep(self.bundles, f"{_NEW}*")  # of processes that were killed
+        sweep(self.folder, f"{_NEW_STATE}*")
         try:
-            return Path(mkdtemp(prefix=".new-", dir=self.bundles))
+            return Path(mkdtemp(prefix=_NEW, dir=self.bundles))
         except OSError as error:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
 
@@ -237,7 +241,7 @@ class EvidenceStore:
 
     def _written(self, state: State) -> Path:
         record = {"kind": KIND, "format": FORMAT, "setting": self.setting, "state": asdict(state)}
-        path = self.folder / f".state-{secrets.token_hex(8)}"
+        path = self.folder / f"{_NEW_STATE}{secrets.token_hex(8)}"
         try:
             path.write_text(json.dumps(record, indent=1) + "\n")
             path.chmod(0o644)

@@ -1,6 +1,7 @@
 """The evidence store: decisions stay, readers believe only what is theirs, and nothing half written is seen."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -144,3 +145,17 @@ def test_a_store_that_is_full_or_read_only_says_so_and_keeps_no_half_file(
     (store.folder / "lock").mkdir()
     with pytest.raises(StoreError, match="can't write the evidence store"), store.lock(0.1):
         raise AssertionError("nobody could see that it is held")
+
+
+def test_what_killed_processes_left_half_written_goes(store: EvidenceStore, decide_for: Callable[..., Bundle]) -> None:
+    bundle, state = store.bundles / ".new-x1y2z3", store.folder / ".state-0123456789abcdef"
+    now = store.bundles / ".new-a4b5c6"  # another process may be at it
+    for left in (bundle / "bundle", now):
+        left.mkdir(parents=True)
+    state.touch()
+    for left in (bundle, state):
+        os.utime(left, (0, 0))
+    decide_for((), ("64x64x64",))
+    assert not bundle.exists()
+    assert not state.exists()
+    assert now.exists()
