@@ -330,7 +330,7 @@ class SpaceSampler(BaseSampler, ABC):
                     f"{type(self).__name__} proposed configuration {index}, which is not free; "
                     f"does it support optuna {optuna.__version__}?"
                 )
-            codes: list[int] = self.space.codes[index].tolist()
+            codes: list[int] = self.space.codes[int(index)].tolist()
             set_system_attribute(study, trial, CLAIM, codes)
             # Two processes may have chosen the same. Each has written before it reads here, so at least one of the two
             # sees the other and chooses again.

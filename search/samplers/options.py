@@ -42,7 +42,7 @@ class Option:
         kind = type(self.default)
         try:
             number = kind(value)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             number = None
         if number is None or not self.low <= number <= self.high or (isinstance(value, float) and number != value):
             what = "an integer" if kind is int else "a number"

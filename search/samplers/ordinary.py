@@ -2,13 +2,15 @@
 
 import copy
 import inspect
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.faults import described
 from tilescout.spaces.space import Indices, SearchSpace
 
 
@@ -38,12 +40,20 @@ class OrdinarySampler(SpaceSampler):
         return self._nearest(sampler, study, trial, free)
 
     def _nearest(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        try:
+            chosen = self._chosen(sampler, study, trial)
+            return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
+        except Exception as error:  # what it imports is missing, or it asks for more than a search can tell it
+            raise SamplerError(f"{type(sampler).__name__} can't propose a trial: {described(error)}") from error
+
+    def _chosen(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
         inferred = sampler.infer_relative_search_space(study, trial)
         relative = {name: found for name, found in inferred.items() if self.variable_knobs.get(name) == found}
         chosen = sampler.sample_relative(study, trial, relative)
-        for name in self.variable_knobs.keys() - chosen.keys():
-            chosen[name] = sampler.sample_independent(study, trial, name, self.variable_knobs[name])
-        return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
+        for name, knob in self.variable_knobs.items():  # in their order: each takes the next random number
+            if name not in chosen:
+                chosen[name] = sampler.sample_independent(study, trial, name, knob)
+        return chosen
 
 
 class GivenSampler(OrdinarySampler):

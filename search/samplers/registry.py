@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilescout.search.samplers.options import OptionValue, parse_options, read_options
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, TilescoutError
+from tilescout.spaces.faults import described
 from tilescout.spaces.plugins import Registry, load, registered
 from tilescout.spaces.space import SearchSpace
 
@@ -189,7 +190,13 @@ def make_sampler(
         raise SamplerError(
             f"sampler {kind.name} takes no {unknown[0]!r}, " + (f"only {', '.join(taken)}" if taken else "only a seed")
         )
-    return kind(space, seed, **read_options(kind.name, kind.options, given), **settings)
+    options = read_options(kind.name, kind.options, given)
+    try:
+        return kind(space, seed, **options, **settings)
+    except TilescoutError:
+        raise
+    except Exception as error:  # whatever code of others raises when it is made
+        raise SamplerError(f"sampler {kind.name} can't be made: {described(error)}") from error
 
 
 def _copied(sampler: "BaseSampler", space: SearchSpace | None, seed: int | None, settings: list[str]) -> "SpaceSampler":

@@ -174,6 +174,53 @@ def test_an_optuna_sampler_proposes_what_is_legal_and_was_not_tried() -> None:
     assert sorted(asked) == list(range(len(SPACE)))
 
 
+class Noting(optuna.samplers.RandomSampler):
+    """Notes which knobs it is asked for."""
+
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        ASKED.append(param_name)
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+
+class Unfinished(SpaceSampler):
+    """Proposes nothing."""
+
+
+class Mute(optuna.samplers.RandomSampler):
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        raise ModuleNotFoundError("No module named 'rare'")
+
+
+ASKED: list[str] = []
+
+
+def test_an_optuna_sampler_is_asked_for_knobs_in_their_order_so_that_its_seed_settles_all() -> None:
+    ASKED.clear()
+    sampler = make_sampler(Noting, SPACE, 0)
+    search(optuna.create_study(sampler=sampler), SPACE, 3)
+    assert list(sampler.variable_knobs) * 3 == ASKED
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (optuna.samplers.GridSampler, "sampler GridSampler can't be made: TypeError: .*'search_space'"),
+        (Unfinished, "sampler Unfinished can't be made: TypeError: .*abstract"),
+        (Mute, "Mute can't propose a trial: ModuleNotFoundError: No module named 'rare'"),
+    ],
+)
+def test_a_sampler_that_can_not_be_made_or_asked_says_why(kind: type, reason: str) -> None:
+    with pytest.raises(SamplerError, match=reason):
+        search(optuna.create_study(sampler=make_sampler(kind, SPACE, 0)), SPACE, 1)
+
+
+@pytest.mark.parametrize("value", [None, [1], float("inf"), 10**400, "1e400"])
+def test_what_is_no_number_of_an_option_is_refused(value: object) -> None:
+    for name, option in (("gp", "startup"), ("guided", "length")):
+        with pytest.raises(SamplerError, match=f"{name}: option {option} can't be"):
+            make_sampler(name, SPACE, 0, {option: value})  # type: ignore[dict-item]
+
+
 def test_an_optuna_sampler_is_heard_and_not_only_replaced() -> None:
     class Highest(optuna.samplers.RandomSampler):
         def sample_independent(self, study, trial, param_name, param_distribution):
