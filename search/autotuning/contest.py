@@ -136,12 +136,15 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
     Raises
     ------
     CannotMeasureError, DeviceError
-        If the GPU can't measure it.
+        If the GPU can't measure it, or no candidate compiles.
     """
     artifacts = _compiled(entry, deadline)
     if artifacts is None:
         return None
     problem, ours = entry.problem, len(entry.candidates)
+    failures = [each.error for each in artifacts.values() if isinstance(each, CompileFailure)]
+    if len(failures) == ours:  # of the product that says nothing, and what is decided is decided for good
+        raise CannotMeasureError(f"none of its candidates compiles: {failures[0]}")
     library_us = engine.prepare(0, problem).result()
     listed = _listed(engine, problem, library_us, options.guesses)
     tasks = {

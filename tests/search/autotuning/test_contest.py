@@ -7,22 +7,23 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from tilescout.search.autotuning.contest import ContestOptions, decide, enter
+from tilescout.search.autotuning.contest import Candidate, ContestOptions, Entry, decide, enter
 from tilescout.search.autotuning.store import EvidenceStore
-from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.engine import Engine, LiveOptions, Task
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task, settled_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 
 PROBLEM = GemmProblem(48, 64, 40)
 ALL_RACE = ContestOptions(race=RaceOptions(within=1e6, looks=3))
@@ -93,6 +94,13 @@ def test_the_librarys_own_take_no_part_where_none_are_asked_for(engine: LocalEng
 @pytest.mark.slow
 def test_a_budget_may_be_without_end(engine: LocalEngine) -> None:
     assert outcome_of(engine, 0.9, 0.95, seconds=math.inf).choice is Choice.OURS
+
+
+def test_a_product_of_which_nothing_compiles_is_not_decided() -> None:
+    short: Future[Artifact | CompileFailure] = settled_future(CompileFailure("not enough memory to compile"))
+    entry, engine = Entry(PROBLEM, [Candidate(Configuration(()), short)] * 2), cast(Engine, object())
+    with pytest.raises(CannotMeasureError, match="none of its candidates compiles: not enough memory"):
+        decide(engine, entry, ContestOptions(), math.inf)
 
 
 def test_a_contest_without_candidates_is_refused() -> None:
