@@ -20,12 +20,11 @@ from tilescout.spaces.gemm_sm90.estimate import cycles as cycles_of_a_cluster
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS
 from tilescout.spaces.gemm_sm90.rules import sharing_groups
 from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
-from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
+from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
 from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape, order_number, relaunched
-from tilescout.spaces.gemm_streamk_sm90.layout import STEP
 from tilescout.spaces.gemm_streamk_sm90.rules import (
     CONSTRAINTS,
     DIRECTIONS,
@@ -42,18 +41,15 @@ from tilescout.spaces.gemm_streamk_sm90.rules import (
 from tilescout.spaces.knobs import Configuration, Value, configurations_of
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
-from tilescout.spaces.tiling import Tiling, ceil_div
+from tilescout.spaces.tiling import Tiling
 
 # A gain that is smaller than this, relative, is not worth a search: so much of either estimate is guessed.
 _MARGIN = 0.05
-# For tiles that are not shared a smaller one will do. Of 14 sizes of many rows in bf16, measured in both spaces, the
-# best of this one was more than 1 % faster on two of the five that were estimated to gain more, and on none of the nine
-# others (H200, `experiments/results/promotion.md`).
-_TILE_MARGIN = 0.025
-# Rows from which on products of few rows, and all in 8 bits, are searched here, too: of 15 sizes the best of this space
-# was the faster by more than 1 % on 10 in bf16 and on 13 in e4m3. The rule was made on others, where it was the faster
-# on none of six with fewer rows (H100, `experiments/results/promotion.md`).
-_FEW_ROWS = 8
+# Rows from which on this space is searched, too, whatever is estimated. Of 15 sizes of 8 to 63 rows its best was the
+# faster by more than 1 % on 10 in bf16 and on 13 in e4m3, and with fewer rows on none of six. On 16 of more rows in
+# bf16 for which no estimate asked, searches of both answered with kernels 1.013 times as fast as those that began with
+# one, and mostly sooner (H100, `experiments/results/promotion.md`).
+_FEWEST_ROWS = 8
 # Of the portfolio: rows for which its kernels are legal, the least width of a tile, and the most blocks of a cluster.
 _MANY_ROWS = (512, 4096, MOST_ROWS_SWAPPED)
 _WIDE, _SMALL_CLUSTER = 96, 2
@@ -114,14 +110,8 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return _stock(problem.element.bytes)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
-        """Whether rows are a few, or more in 8 bits, or sharing tiles or one of another size is estimated to gain."""
-        few = problem.m >= _FEW_ROWS and (problem.element.bytes == 1 or problem.m <= MMA_ROWS)
-        return (
-            few
-            or _swaps_gain(problem)
-            or gain_of_tiles(problem, device) > _TILE_MARGIN
-            or _shares_gain(problem, device)
-        )
+        """Whether rows are not very few, or sharing tiles is estimated to gain."""
+        return problem.m >= _FEWEST_ROWS or _shares_gain(problem, device)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         together = 2 if configuration["raster"] == TWO_BY_TWO else 1
@@ -265,33 +255,6 @@ def _shares_gain(problem: GemmProblem, device: Device) -> bool:
     within = cycles_of_a_cluster(gemm_sm90.TEMPLATE.tiling(left, problem), device)  # a cluster may split k, too
     others = min(estimates[~shared].min(initial=np.inf), within.min(initial=np.inf))
     return bool(estimates[shared].min(initial=np.inf) < (1 - _MARGIN) * others)
-
-
-def _swaps_gain(problem: GemmProblem) -> bool:
-    """Whether tiles of `STEP` rows, of swapped operands, pad clearly less than whole matrix instructions do."""
-    fine, coarse = (ceil_div(problem.m, step) * step for step in (STEP, MMA_ROWS))
-    return problem.m > SKINNY and bool(fine < (1 - _MARGIN) * coarse)
-
-
-def gain_of_tiles(problem: GemmProblem, device: Device) -> float:
-    """By which share of the time a tile that ``gemm_sm90`` lacks is estimated to be faster than all that it has.
-
-    The tiles are not shared, each is computed by itself, and all of them by blocks without clusters. Below 0 the
-    fastest is one that ``gemm_sm90`` has.
-    """
-    legal = _whole_tiles(problem, device)
-    estimates = estimated_cycles(legal, problem, device)
-    own = (legal["tile_n"] % (2 * STEP) > 0) | ((legal["swap_ab"] == 1) & (problem.m > SKINNY))
-    lacking, having = (float(estimates[kept].min(initial=np.inf)) for kept in (own, ~own))
-    return 1 - lacking / having
-
-
-def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
-    """The legal ones among all tiles, in each of two orders."""
-    values = {knob.name: knob.values for knob in KNOBS}
-    swept = {name: values[name] for name in ("warp_groups", "swap_ab", "tile_m", "tile_n")} | {"raster": DIRECTIONS}
-    fixed: dict[str, Value] = {"schedule": "cooperative", "cluster_m": 1, "cluster_n": 1}
-    return _legal(_whole_grid(swept, fixed, problem, device), problem, device)
 
 
 def _tiles_of_many_rows(problem: GemmProblem, device: Device) -> Columns:

@@ -30,8 +30,8 @@ def test_both_gains_of_each_problem_are_told(tmp_path: Path) -> None:
     assert whole.best_timing is not None
     assert sharing.best_timing is not None
     assert deep["measured"] == pytest.approx(whole.best_timing.ratio / sharing.best_timing.ratio - 1)
-    assert deep["searched"]
-    assert not problems["2781x2240x5760:bf16"]["searched"]
+    assert deep["expected"]
+    assert not problems["2781x2240x5760:bf16"]["expected"]
 
 
 def test_tables_without_a_problem_in_common_are_refused() -> None:
