@@ -59,6 +59,8 @@ def leave_out(
 ) -> list[tuple[Sample, Prediction]]:
     """Predictions for every sample by a model that saw no sample of its group.
 
+    Samples of which every measurement is censored are left out: no time tells how good a prediction of theirs is.
+
     Parameters
     ----------
     samples
@@ -69,12 +71,13 @@ def leave_out(
         Gives a model that learned from some of them and nothing else.
     """
     found: dict[int, Prediction] = {}
-    for group in dict.fromkeys(groups):
+    judged = [at for at, sample in enumerate(samples) if not sample.censored.all()]
+    for group in dict.fromkeys(groups[at] for at in judged):
         model = fit([s for s, label in zip(samples, groups, strict=True) if label != group])
-        for at, label in enumerate(groups):
-            if label == group:
+        for at in judged:
+            if groups[at] == group:
                 found[at] = model.predict(samples[at].features)
-    return [(sample, found[at]) for at, sample in enumerate(samples)]
+    return [(samples[at], found[at]) for at in judged]
 
 
 def quality(sample: Sample, prediction: Prediction) -> Quality:

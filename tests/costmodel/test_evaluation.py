@@ -84,6 +84,15 @@ def test_what_is_left_out_was_not_seen() -> None:
     assert [sample.problem for sample, _ in predicted] == [sample.problem for sample in samples]
 
 
+def test_a_problem_of_which_all_was_given_up_is_learned_from_and_not_judged() -> None:
+    samples = [sample_of(name) for name in ("8x8x8:bf16", "16x8x8:bf16", "24x8x8:bf16")]
+    samples[2].censored[:] = True
+    Recorder.seen = []
+    predicted = leave_out(samples, ["a", "b", "c"], lambda rest: Recorder().fit(rest))
+    assert [sample.problem for sample, _ in predicted] == ["8x8x8:bf16", "16x8x8:bf16"]
+    assert Recorder.seen == [["16x8x8:bf16", "24x8x8:bf16"], ["8x8x8:bf16", "24x8x8:bf16"]]
+
+
 def test_an_interval_holds_its_median_and_narrows_with_more_values() -> None:
     rng = np.random.default_rng(0)
     few, many = median_interval(rng.normal(size=10).tolist()), median_interval(rng.normal(size=1000).tolist())
