@@ -280,7 +280,14 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
     mean = total.get("mean_speedup_over_library")
     solved = f" over {total['solved_problems']:.0f} of {problems} problems" if mean is not None else ""
     over = total.get("mean_speedup_over_library_best")
-    of_best = f" and {over:.4f} of {peer}" if over is not None else ""
+    told = total["known_library_best"]
+    known = f" ({told:.0f} known)" if told < total["solved_problems"] else ""
+    of_best = f" and {over:.4f} of {peer}{known}" if over is not None else ""
     speed = f"geometric mean {mean:.4f} of the library's speed{of_best}{solved}; " if mean is not None else ""
     spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
     console.say(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling")
+    if seen := len({result.info.problem for result in results if result.info.hindsight}):
+        console.say(
+            f"the cost model was trained on measurements of {seen} of the {problems} problems: what it finds there "
+            "says nothing of how well it searches"
+        )

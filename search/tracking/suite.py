@@ -196,7 +196,8 @@ class SuiteRun:
 def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
     """The figures of a whole suite: geometric means of the problems' speed-ups, and sums of all studies' costs.
 
-    Where a problem has several studies, its answer is the fastest of theirs, and its default that of the first.
+    Where a problem has several studies, its answer is the fastest of theirs, and its default that of the first. The
+    figures over the library's best are of the problems on which that is known.
     """
     problems = by_problem(results)
     metrics = {
@@ -216,6 +217,7 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
             if default is not None:
                 over_default.append(fields.speedup(best, default))
     metrics["solved_problems"] = float(len(over_library))
+    metrics["known_library_best"] = float(len(over_best))
     found = {"library": over_library, "library_best": over_best, "default": over_default}
     for name, speeds in ((f"speedup_over_{whom}", speeds) for whom, speeds in found.items()):
         if speeds:

@@ -150,6 +150,12 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     print_suite([result], 1, "a suite", Console(file=suite, width=200))
     assert "vs cuBLASLt's best" in suite.getvalue()
     assert f"library's speed and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
+    assert "trained" not in suite.getvalue()
+    info = replace(result.info, hindsight=True, problem=result.info.problem.with_signature("fp16"))
+    unknown = replace(result, library_best=None, info=info)
+    print_suite([result, unknown], 2, "a suite", Console(file=suite, width=200))
+    assert f"{over.value:.4f} of cuBLASLt's best (1 known) over 2 of 2 problems" in suite.getvalue()
+    assert "trained on measurements of 1 of the 2 problems" in suite.getvalue()
     assert f"| {said} |" in described_suite([result])
     assert suite_metrics([result])["mean_speedup_over_library_best"] == pytest.approx(over.value)
 
