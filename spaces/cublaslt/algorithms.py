@@ -198,6 +198,8 @@ def listing(operation: Operation, guesses: int | None, most: int = MOST_ASKED) -
         known = {row[1:] for row in found}
         found += [row for row in dict.fromkeys(census.algorithms()) if row[1:] not in known]
     rows = [row for row in found if all(value in values for value, values in zip(row, _RANGES, strict=True))]
+    if not rows:
+        raise SpaceError(f"cuBLASLt {operation.library.version} has algorithms whose numbers no knob here can have")
     return Listing(
         rows=rows,
         library="cuBLASLt",

@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.abi import Algorithm, Desc, Epilogue, Found, Library, LibraryError, loaded_library
 from tilescout.spaces.cublaslt.algorithms import KNOBS, VALUES, Setting, listing
 from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt, describe
@@ -138,6 +139,12 @@ def test_guesses_alone_are_asked_for_in_one_call(fake_cublaslt: ModuleType):
 
     assert [row[0] for row in found.rows] == [1, 2]
     assert found.asked == 0
+
+
+def test_a_version_whose_numbers_no_knob_has_is_refused(fake_cublaslt: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(algorithms, "_RANGES", [frozenset({-1})] * len(KNOBS))
+    with pytest.raises(SpaceError, match=r"cuBLASLt 13\.1\.0 has algorithms whose numbers no knob here can have"):
+        listing(operation(fake_cublaslt, "48x64x40:bf16"), None)
 
 
 def test_attributes_are_set_by_their_size(fake_cublaslt: ModuleType):
