@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from tilescout.search.studies.folders import STORE, studies
 from tilescout.spaces.suite import suite_names
 from tilescout.spaces.templates import template_names
+from tilescout.spaces.texts import alternatives
 
 
 def complete_spaces(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
@@ -59,11 +60,21 @@ class ShippedPath(click.Path):
     def convert(
         self, value: str | PathLike[str], parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
-        """The file; a name that no file has here is looked up among the shipped ones."""
+        """The file; a name that no file has here is looked up among the shipped ones.
+
+        Raises
+        ------
+        BadParameter
+            If it has no suffix, and none is shipped under that name.
+        """
         path = Path(value)
-        if len(path.parts) != 1 or path.exists():
+        if len(path.parts) != 1 or path.suffix or path.exists():
             return path
-        return {each.stem: each for each in self._shipped()}.get(path.name, path)
+        shipped = {each.stem: each for each in self._shipped()}
+        if path.name not in shipped:
+            known = alternatives(path.name, sorted(shipped))
+            self.fail(f"no {self.name} {path.name!r} is here or shipped; shipped are {known}.", parameter, context)
+        return shipped[path.name]
 
     def shell_complete(self, context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         """The shipped ones that begin with what is typed; where none does, files."""

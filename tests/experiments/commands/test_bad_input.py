@@ -112,6 +112,13 @@ def test_a_seed_is_one_that_every_generator_takes(refusal: Refusal, command: tup
     assert "Invalid value for '--seed'" in refusal(*command, "--seed", str(2**32))
 
 
+@pytest.mark.parametrize("command", [("tables",), ("tune", "gemm_sm90", *PROBLEM, "--table")], ids=lambda one: one[0])
+def test_a_misspelt_name_of_a_shipped_table_is_told_the_shipped_ones(
+    refusal: Refusal, command: tuple[str, ...]
+) -> None:
+    assert "is here or shipped; shipped are gemm_sm90-h200-bf16," in refusal(*command, "gemm_sm90-h200-bf61")
+
+
 def test_an_impossible_size_is_told_the_range(refusal: Refusal) -> None:
     assert "m is 0, allowed are 1 to" in refusal(*TUNE, "--problem", "0x8x8")
 
