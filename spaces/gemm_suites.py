@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilescout.spaces.errors import check_keys
+from tilescout.spaces.errors import check_keys, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import Entry, checked_count
 
@@ -32,6 +32,8 @@ def layer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
     dtype = record.get("dtype", GemmProblem.dtype)
     for phase in PHASES:
         for count in tokens.get(phase, []):
+            if type(count) is not int or count < 1:
+                raise ValueError(f"tokens are integers of at least 1, not {one_line(repr(count), 40)}")
             for product in record.get("product", []):
                 check_keys(product, _PRODUCT_KEYS)
                 chosen, of = product.get("experts", [1, 1])

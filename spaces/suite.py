@@ -188,7 +188,10 @@ def checked_count(value: Any) -> int:
 
 
 def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
-    for given in record.get("problems", []):
+    problems = record.get("problems", [])
+    if not isinstance(problems, list):
+        raise TypeError("`problems` is no list")
+    for given in problems:
         named = {"problem": given} if isinstance(given, str) else given
         check_keys(named, {"problem", "label", "phase", "count"})
         problem, label, phase = named["problem"], named.get("label", ""), named.get("phase", "")

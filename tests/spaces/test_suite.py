@@ -119,7 +119,7 @@ def test_products_become_problems_phase_by_phase() -> None:
     assert suite.phases == ["decode", "training"]
 
 
-SIZE = st.integers(1, 10**6)
+SIZE = st.integers(1, 10**4)
 
 
 @given(
@@ -146,6 +146,11 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ("", "it has no problems"),
         ("problems = 3", "malformed suite"),
         ("problems = [3]", "malformed suite"),
+        ('problems = "8x8x8"', "malformed suite bad: `problems` is no list"),
+        ('[problems]\n"8x8x8" = 1', "malformed suite bad: `problems` is no list"),
+        ('[tokens]\ndecode = "12"\n[[product]]\nname = "x"\nn = 8\nk = 8', "malformed suite bad: tokens are integers"),
+        ('[tokens]\ndecode = [0]\n[[product]]\nname = "x"\nn = 8\nk = 8', "tokens are integers of at least 1, not 0"),
+        ('[tokens]\ndecode = [1.5]\n[[product]]\nname = "x"\nn = 8\nk = 8', "tokens are integers of at least 1, not 1"),
         ('problems = [{ problem = "8x8x8", phase = 3 }]', "malformed suite"),
         ('problems = ["8x8"]', "malformed problem '8x8'"),
         ('problem = ["8x8x8"]', "unknown key 'problem', known are batches, dtype, expert, problems"),
