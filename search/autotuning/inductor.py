@@ -94,12 +94,11 @@ class TuningPass(ReplacingPass):
         products, others = find_products(graph, self.tuner.device.arch)
         self.tuner.summary.others.update(others)
         bundle = self.tuner.decide(products) if products else None
-        if bundle is None:
-            return
-        register(bundle)
-        replace_products(graph, bundle, self.report)
+        if bundle is not None:
+            register(bundle)
+            replace_products(graph, bundle, self.report)
         if self.tuner.options.side_by_side:
-            join_products(graph, bundle)
+            join_products(graph)
 
     def key(self) -> str:
         options = self.tuner.options

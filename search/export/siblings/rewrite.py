@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.epilogues import aten, shapes
 from tilescout.search.export.graph_nodes import call, inherit
 from tilescout.search.export.inductor_lowering import register_together as register_lowering
-from tilescout.search.export.loaded_kernels import family_of, find_family
+from tilescout.search.export.loaded_kernels import bundle_of, family_of, find_family
 from tilescout.search.export.torch_operator import SEPARATOR, define, define_together, places_of
 
 if TYPE_CHECKING:
@@ -26,15 +25,13 @@ MOST_ROWS = 64
 """With more rows a kernel keeps all multiprocessors busy by itself."""
 
 
-def join_products(graph: "Graph", bundle: Bundle) -> int:
+def join_products(graph: "Graph") -> int:
     """Make one call of replaced products that share A and read it alone; the number of products that were joined.
 
     Parameters
     ----------
     graph
-        A graph in which products were replaced.
-    bundle
-        The bundle that they were replaced by.
+        A graph in which products were replaced, by whichever bundles.
     """
     if not register_lowering():
         return 0
@@ -42,7 +39,7 @@ def join_products(graph: "Graph", bundle: Bundle) -> int:
     groups: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.find_nodes(op="call_function", target=single):
         a, *_, name = _arguments(node)
-        if _is_joinable(node, bundle):
+        if _is_joinable(node):
             how = tuple((view.target, str(view.args[1:])) for view in _views(a))
             groups[_beneath(a), how, find_family(name).out].append(node)
     joined = [sorted(nodes) for nodes in groups.values() if len(nodes) > 1]
@@ -56,12 +53,13 @@ def _arguments(node: "Node") -> Any:
     return node.args
 
 
-def _is_joinable(node: "Node", bundle: Bundle) -> bool:
+def _is_joinable(node: "Node") -> bool:
     """Whether a product of few rows reads a weight, and its kernel needs nothing but its operands."""
     a, b, alpha, bias, name = _arguments(node)
     batch, m, _ = a.meta["val"].shape
     if not isinstance(m, int) or m > MOST_ROWS or batch != 1 or alpha is not None:
         return False
+    bundle = bundle_of(name)
     served = next((each for each in bundle.ranges[family_of(name)] if each.low <= m <= each.high), None)
     if served is None or not served.kernel:
         return False
