@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.samplers.options import Option, OptionValue, read_options
-from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, seen
+from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, proposed, seen
 from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters, set_system_attribute, study_key
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.space import Indices, SearchSpace
@@ -280,6 +280,28 @@ class SpaceSampler(BaseSampler, ABC):
         values = [float(np.dot(each.values, towards_worse)) for each in trials] + [np.inf] * len(failed)
         codes = [[each.params[name] for name in self.knobs] for each in (*trials, *failed)]
         return self.space.find(np.array(codes, dtype=np.int64).reshape(-1, len(self.knobs))), np.array(values)
+
+    def planned(self, study: optuna.Study, attribute: str, indices: Callable[[Any], Sequence[int]]) -> Any:
+        """The plan that the last trial with such a system attribute holds; None if there is none.
+
+        There is none either where that trial has a configuration which the plan lacks: the study was begun over another
+        space, a table of more rows say, and indices are those of other configurations here.
+
+        Parameters
+        ----------
+        study
+            The trials so far.
+        attribute
+            The name of the attribute.
+        indices
+            Gives the configurations of a plan.
+        """
+        holders = [trial for trial in study.get_trials(deepcopy=False) if attribute in trial.system_attrs]
+        if not holders:
+            return None
+        plan, codes = holders[-1].system_attrs[attribute], proposed(holders[-1], self.space)
+        known = codes is None or int(self.space.find(list(codes.values()))) in indices(plan)
+        return plan if known else None
 
     def seed_of(self, trial: FrozenTrial) -> int:
         """The seed, of 32 bits, of all that is random in the proposal for a trial."""

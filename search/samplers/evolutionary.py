@@ -50,8 +50,7 @@ class EvolutionarySampler(SpaceSampler):
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         available = set(free.tolist())
-        plans = [found.system_attrs[PLAN] for found in study.get_trials(deepcopy=False) if PLAN in found.system_attrs]
-        left = [index for index in plans[-1] if index in available] if plans else []
+        left = [index for index in self.planned(study, PLAN, list) or () if index in available]
         if not left:
             left = self._batch(study, free, np.random.default_rng(self.seed_of(trial)))
             set_system_attribute(study, trial, PLAN, left)

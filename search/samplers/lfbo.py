@@ -87,8 +87,8 @@ class LFBOSampler(SpaceSampler):
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         available = set(free.tolist())
-        plans = [found.system_attrs[PLAN] for found in study.get_trials(deepcopy=False) if PLAN in found.system_attrs]
-        plan = _Plan.read(plans[-1]) if plans else None
+        noted = self.planned(study, PLAN, lambda record: _Plan.read(record).queue)
+        plan = _Plan.read(noted) if noted is not None else None
         left = [index for index in plan.queue if index in available] if plan is not None else []
         if not left:
             plan = self._next(plan, study, free, np.random.default_rng(self.seed_of(trial)))

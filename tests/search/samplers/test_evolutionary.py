@@ -9,6 +9,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.evolutionary import PLAN, EvolutionarySampler
+from tilescout.search.samplers.lfbo import PLAN as LFBO_PLAN
 from tilescout.search.samplers.ordinary import among_legal
 from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.devices import DEVICES
@@ -50,6 +51,20 @@ def test_a_batch_is_planned_once_for_all_of_its_trials() -> None:
     plans = [trial.number for trial in search(make_sampler("evolutionary:batch=8", SPACE, 1), 30).trials
              if PLAN in trial.system_attrs]  # fmt: skip
     assert plans == [0, 8, 16, 24]
+
+
+@pytest.mark.parametrize("name", ["evolutionary", "lfbo"])
+def test_a_plan_over_another_space_is_not_gone_on_with(name: str) -> None:
+    part, whole = SPACE.subset(np.arange(0, len(SPACE), 2)), SPACE
+    for first, second in ((part, whole), (whole, part)):
+        study = optuna.create_study(sampler=make_sampler(name, first, 0))
+        for space in (first, second):
+            study.sampler = make_sampler(name, space, 0)
+            for number in range(3):
+                trial = study.ask({**distributions(space)})
+                planned = trial.storage.get_trial_system_attrs(trial._trial_id).keys() & {PLAN, LFBO_PLAN}
+                assert len(planned) == (number == 0)
+                study.tell(trial, 1.0 + number)
 
 
 @pytest.mark.parametrize("mutation", [0.0, 1.0])
