@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import RLock, Timer, current_thread
+from threading import TIMEOUT_MAX, RLock, Timer, current_thread
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.autotuning.cached import CachedCode
@@ -194,7 +194,7 @@ class Tuner:
         """End them once nothing was asked for a while."""
         if self._engine is not None:
             self._stop_timer()
-            self._timer = Timer(self.options.idle, self._close_if_idle)
+            self._timer = Timer(min(self.options.idle, TIMEOUT_MAX), self._close_if_idle)
             self._timer.daemon = True
             self._timer.start()
 

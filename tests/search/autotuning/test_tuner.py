@@ -213,6 +213,10 @@ def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_a
     assert tuner._timer.is_alive()
     tuner._close_if_idle()  # as of a timer that was stopped too late
     assert not closed.is_set()
+    tuner.options = replace(tuner.options, idle=math.inf)
+    tuner.decide(seen("64x64x64"))
+    tuner._timer.join(0.01)
+    assert tuner._timer.is_alive(), "who waits without end fails at once"
     tuner.options = replace(tuner.options, idle=0.01)
     tuner.decide(seen("64x64x64"))
     assert closed.wait(60)
