@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,8 +215,8 @@ def shown_at(page: str, mlflow_uri: str | None, store: Path) -> str:
 
     if mlflow_uri is not None and mlflow_uri.startswith(("http://", "https://")):
         return f"look at it: {without_secrets(mlflow_uri).rstrip('/')}/{page}"
-    where = f"--mlflow {without_secrets(mlflow_uri)}" if mlflow_uri else f"--store {store}"
-    return f"look at it with: tilescout ui {where}\nand then at {address(page)}"
+    where = ("--mlflow", without_secrets(mlflow_uri)) if mlflow_uri else ("--store", str(store))
+    return f"look at it with: {shlex.join(('tilescout', 'ui', *where))}\nand then at {address(page)}"
 
 
 @contextmanager

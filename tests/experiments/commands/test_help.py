@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -9,6 +10,7 @@ from click.shell_completion import ShellComplete
 
 from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.commands.former import todays
+from tilescout.experiments.commands.options import shown_at
 from tilescout.search.samplers import SAMPLERS
 
 
@@ -52,6 +54,20 @@ def test_every_help_text_ends_in_an_example_of_its_command_that_parses(name: str
 
 def test_no_example_opens_the_ui_of_a_server_which_is_refused() -> None:
     assert not [example for example in examples_of(COMMANDS["tilescout ui"]) if "http" in example]
+
+
+@pytest.mark.parametrize(
+    ("uri", "store", "words"),
+    [
+        (None, "my runs; rm -r x", ["--store", "my runs; rm -r x"]),
+        ("sqlite:///a b.db", "", ["--mlflow", "sqlite:///a b.db"]),
+    ],
+)
+def test_the_command_that_shows_a_page_can_be_copied_into_a_shell(
+    uri: str | None, store: str, words: list[str]
+) -> None:
+    command = shown_at("#/", uri, Path(store)).splitlines()[0].removeprefix("look at it with: ")
+    assert shlex.split(command) == ["tilescout", "ui", *words]
 
 
 def test_the_list_of_commands_has_a_line_for_each_in_a_narrow_terminal() -> None:
