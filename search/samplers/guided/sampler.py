@@ -237,7 +237,8 @@ class GuidedSampler(SpaceSampler):
             return None
         if has_prior:
             return out_of_patience(found, self.tuning)
-        if history.best is None:
+        drawn = known.is_blind and len(history.settled) < self.tuning.startup  # nothing is foreseen of the next, either
+        if history.best is None or drawn:
             return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)
