@@ -34,6 +34,7 @@ from tilescout.experiments.commands.options import (
     console_beside,
     examples,
     json_option,
+    make_folder,
     named_store,
     processes_option,
     seed_option,
@@ -41,7 +42,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     write_result,
 )
-from tilescout.experiments.compare.held_out import HeldOutModels
+from tilescout.experiments.compare.held_out import HeldOutModels, held_out_folder
 from tilescout.experiments.progress import waiting
 from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import named_table
@@ -114,6 +115,7 @@ def evaluate_model(asked: EvaluationRequest) -> None:
         check_mlflow(asked.mlflow_uri, asked.store)
     template = load_template(asked.space)
     recorded = named_table(template, asked.table)
+    make_folder(held_out_folder(asked.store))  # a model takes minutes, and is to be kept
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )

@@ -38,7 +38,7 @@ def tables() -> None:
 @tables.command(
     LIST,
     epilog=examples(
-        "tilescout tables list own.parquet recorded",
+        "tilescout tables list own.parquet campaigns/may",
         "tilescout tables list own.parquet --space own_kernel:RmsNorm",
     ),
 )

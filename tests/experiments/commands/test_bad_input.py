@@ -119,6 +119,11 @@ def test_a_misspelt_name_of_a_shipped_table_is_told_the_shipped_ones(
     assert "is here or shipped; shipped are gemm_sm90-h200-bf16," in refusal(*command, "gemm_sm90-h200-bf61")
 
 
+def test_where_no_model_can_be_kept_none_is_trained(refusal: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "models").touch()
+    assert "can't make the folder" in refusal("evaluate-model", "gemm_sm90", "--store", str(tmp_path))
+
+
 def test_an_impossible_size_is_told_the_range(refusal: Refusal) -> None:
     assert "m is 0, allowed are 1 to" in refusal(*TUNE, "--problem", "0x8x8")
 
