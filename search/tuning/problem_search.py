@@ -279,8 +279,8 @@ class ProblemSearch:
 
     def _in_turns(self, budget: Budget) -> str | None:
         finished, stopped = self._look(), None
-        # An earlier run may have had its trials, and those of the first space may have left some to both.
-        if self._turn is not None and finished >= self._claimed.trials + self._turn.trials:
+        # An earlier run may have had it, and that of the first space may have left some to both.
+        if self._turn is not None and self._turn.is_over(self._claimed, self._claim):
             self._pass()
         while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
             before = finished

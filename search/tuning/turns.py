@@ -63,6 +63,11 @@ class Turn:
         gpu_seconds = None if self.gpu_seconds is None else claim.gpu_seconds + self.gpu_seconds
         return Budget(claim.trials + self.trials, gpu_seconds, self.seconds, whole)
 
+    def is_over(self, asked: Claim, now: Claim) -> bool:
+        """Whether a search whose request was `asked` has had it, as far as it is now."""
+        trials, gpu_seconds = now.trials - asked.trials, now.gpu_seconds - asked.gpu_seconds
+        return trials >= self.trials or (self.gpu_seconds is not None and gpu_seconds >= self.gpu_seconds)
+
 
 class StoppedError(KeyboardInterrupt):
     """The searches were told to end: to one in a thread of its own, this is Ctrl-C."""
@@ -99,7 +104,9 @@ class Turns:
     made one: with one GPU, who is next does not depend on which thread is faster.
 
     With several seats as many searches share a GPU: while one of them waits for a compiler, it measures for another. A
-    seat that is free goes to the best claim that there is; none has a second turn before all have had their first.
+    seat that is free goes to the best claim that there is; none has a second turn before all have had their first. Each
+    turn has a part of the GPU seconds to itself. Where those that run have all of them, a claim waits for what they
+    leave.
 
     Parameters
     ----------
@@ -125,6 +132,7 @@ class Turns:
         self._granted: dict[int, Turn] = {}
         self._known: dict[int, Claim] = {}  # the last claim of every search
         self._promised: dict[int, int] = {}  # trials of the turns that run
+        self._parts: dict[int, float] = {}  # GPU seconds of the same
         self._last: dict[int, int] = {}  # the last GPU of every search
         self._started = time.monotonic()
         self._stopped = False
@@ -165,6 +173,7 @@ class Turns:
             self._known[search] = claim
             self._free.append(turn.gpu)
             self._promised.pop(search, None)
+            self._parts.pop(search, None)
             self._idle += 1
 
     def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
@@ -180,6 +189,7 @@ class Turns:
             if turn is not None:
                 self._free.append(turn.gpu)
                 self._promised.pop(search, None)
+                self._parts.pop(search, None)
             else:
                 self._idle -= 1
             self._grant()
@@ -204,6 +214,8 @@ class Turns:
     def _grant(self) -> None:
         while self._free and (claiming := self._claiming()):
             search = min(claiming, key=lambda each: (self._claims[each].rank(), each))
+            if search in self._begun and self._all_promised():
+                return  # what the turns that run leave of their parts is known when they end
             claim = self._claims.pop(search)
             # Where it was before, its problem is still set up.
             last = self._last.get(search)
@@ -215,7 +227,7 @@ class Turns:
             turn = Turn(gpu, left, *self._time_left()) if left else Turn(gpu, int(first))  # the default in any case
             self._begun.add(search)
             self._granted[search] = turn
-            self._promised[search] = turn.trials
+            self._promised[search], self._parts[search] = turn.trials, turn.gpu_seconds or 0.0
             self._known[search] = claim
             self._idle -= 1
             self._changed.notify_all()
@@ -234,10 +246,19 @@ class Turns:
     def _time_left(self) -> tuple[float | None, float | None]:
         """The GPU seconds of a turn that begins, its part of those left, and the seconds left; None without a limit."""
         budget, gone = self._budget, time.monotonic() - self._started
-        spent = sum(claim.gpu_seconds for claim in self._known.values())
-        at_once = max(1, min(self._seats, self._searches - len(self._gone)))  # searches that may run a turn
-        left = None if budget.gpu_seconds is None else max(0.0, budget.gpu_seconds - spent) / at_once
+        more = min(self._seats, self._searches - len(self._gone)) - len(self._parts)  # searches that may begin a turn
+        unspent = self._unspent()
+        left = None if unspent is None else max(0.0, unspent - sum(self._parts.values())) / max(1, more)
         return left, None if budget.seconds is None else max(0.0, budget.seconds - gone)
+
+    def _unspent(self) -> float | None:
+        spent = sum(claim.gpu_seconds for claim in self._known.values())
+        return None if self._budget.gpu_seconds is None else self._budget.gpu_seconds - spent
+
+    def _all_promised(self) -> bool:
+        """Whether turns that run have all GPU seconds that are left."""
+        unspent = self._unspent()
+        return unspent is not None and 0.0 < unspent <= sum(self._parts.values()) + 1e-9  # of rounding
 
     def _left(self, first: bool) -> int:
         budget, known = self._budget, self._known.values()

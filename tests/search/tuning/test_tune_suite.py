@@ -216,6 +216,20 @@ def test_a_resumed_suite_goes_on_where_it_ended(table: Table, tmp_path: Path) ->
         assert list(after.trials[: len(before.trials)]) == list(before.trials)
 
 
+class Anew(ReplayEngine):
+    """Several searches share its GPU, as where something is measured."""
+
+    measures_anew = True
+
+
+def test_searches_that_share_a_gpu_keep_to_the_gpu_seconds_that_all_have(table: Table, tmp_path: Path) -> None:
+    options = TuneOptions("random", 0, Budget(gpu_seconds=1.0), tmp_path)
+    results = tune_suite(Anew(table, TEMPLATE), PROBLEMS, options, complement=False)
+    assert (
+        1.0 <= sum(result.gpu_seconds for result in results) < 1.1
+    )  # the last trial of each turn ends beyond its part
+
+
 def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table, tmp_path: Path) -> None:
     class NoRoom(ReplayEngine):
         def space(self, problem: Problem) -> SearchSpace:

@@ -76,6 +76,17 @@ def test_turns_that_run_at_the_same_time_share_the_gpu_seconds_that_are_left() -
     assert turns.take(2, Claim(0, 0.0, None)).gpu_seconds == 4.0  # nobody else is left
 
 
+def test_gpu_seconds_that_a_turn_has_are_no_others_until_it_ends() -> None:
+    turns = Turns(3, 1, Budget(gpu_seconds=6.0), slice=4, seats=3)
+    begun = [turns.take(search, Claim(0, 0.0, None)) for search in range(3)]
+    assert [turn.gpu_seconds for turn in begun] == [2.0] * 3
+    turns.give(0, begun[0], Claim(4, 2.0, None))
+    assert turns.ask(0, Claim(4, 2.0, None)) is None
+    turns.give(1, begun[1], Claim(4, 0.5, None))
+    for search, claim in ((1, Claim(4, 0.5, None)), (0, Claim(4, 2.0, None))):
+        assert turns.take(search, claim).gpu_seconds == 0.75
+
+
 @pytest.mark.parametrize("budget", [Budget(gpu_seconds=1.0), Budget(seconds=1e-9)])
 def test_when_the_time_is_up_a_turn_is_for_the_race_alone(budget: Budget) -> None:
     turns = Turns(1, 1, budget, slice=8)
