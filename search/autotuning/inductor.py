@@ -214,7 +214,7 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
     """
     import torch
 
-    root, template = root.expanduser(), find_template(SPACE)
+    root, template = root.expanduser().absolute(), find_template(SPACE)
     product, gpu = torch.cuda.get_device_name(), f"cuda:{torch.cuda.current_device()}"
     setting = {
         "gpu": product,

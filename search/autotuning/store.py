@@ -80,7 +80,7 @@ class EvidenceStore:
         self.setting = dict(setting)
         self.template = template
         key = hashlib.sha256(json.dumps(self.setting, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder = root / key
+        self.folder = root.absolute() / key  # a model may be compiled when the working directory is another one
         self.bundles = self.folder / _BUNDLES
         self._read: tuple[str, Bundle] | None = None  # the last one; of many decisions it takes a tenth of a second
         try:

@@ -62,6 +62,18 @@ def test_a_store_that_was_deleted_has_another_name(
     assert store.state().name not in (before, anew)
 
 
+def test_a_store_stays_where_it_is_when_the_working_directory_changes(
+    tmp_path: Path, plain_gemm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = EvidenceStore(Path("evidence"), {"gpu": "the host"}, plain_gemm.TEMPLATE)
+    name = store.state().name
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert store.state().name == name
+    assert not list(Path().iterdir())
+
+
 def test_what_others_may_write_is_refused(
     store: EvidenceStore, plain_gemm: ModuleType, decide_for: Callable[..., Bundle], tmp_path: Path
 ) -> None:
