@@ -1,5 +1,7 @@
 """Linear algebra on one thread."""
 
+from threading import Event, Thread
+
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
@@ -28,3 +30,25 @@ def test_an_error_inside_leaves_the_number_as_it_was() -> None:
         with pytest.raises(ValueError, match="inside"), one_thread():
             raise ValueError("inside")
         assert counts() == {2}
+
+
+def test_threads_that_come_and_go_leave_the_number_as_it_was() -> None:
+    is_in, other_is_out = Event(), Event()
+    meanwhile: list[set[int]] = []
+
+    def last() -> None:
+        with one_thread():
+            is_in.set()
+            other_is_out.wait(9)
+            meanwhile.append(counts())
+
+    with one_thread():
+        pass
+    with threadpool_limits(2, user_api="blas"):
+        other = Thread(target=last)
+        with one_thread():
+            other.start()
+            is_in.wait(9)
+        other_is_out.set()
+        other.join()
+        assert (meanwhile, counts()) == ([{1}], {2})
