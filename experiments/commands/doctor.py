@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import click
 from packaging.requirements import Requirement
 from rich.markup import escape
 
+from tilescout.experiments.commands.cli import as_options
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     check_result,
@@ -72,7 +73,7 @@ def doctor(store: Path, storage: str | None, tables: tuple[Path, ...], json_path
     check_result(json_path)
     console = console_beside(json_path)
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
-    findings = list(examine(store, storage, tables))
+    findings = [replace(each, detail=as_options(each.detail)) for each in examine(store, storage, tables)]
     for finding in findings:
         console.say(f"{marks[finding.state]} {escape(f'{finding.what}: {finding.detail}')}", markup=True)
     write_result(json_path, [asdict(finding) for finding in findings])

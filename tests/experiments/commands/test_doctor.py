@@ -135,3 +135,12 @@ def test_a_database_that_does_not_answer_is_found(tmp_path: Path) -> None:
     found = findings(tmp_path, storage="postgresql://somebody:secret@127.0.0.1:1/studies")["storage"]
     assert found.state == "missing"
     assert "secret" not in found.detail
+
+
+def test_a_remedy_names_the_option_of_the_command_line(
+    run: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = [Finding("store", "missing", "can't write the artifact store: choose another with `store`")]
+    monkeypatch.setattr(doctor, "examine", lambda *asked: lacking)
+    run("doctor", "--store", str(tmp_path), code=1)
+    assert "choose another with --store" in capsys.readouterr().out
