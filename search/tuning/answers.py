@@ -14,7 +14,7 @@ class Answers:
     ----------
     searches
         The numbers of the problem and of the space of each, in the order of the results. Without a result in the first
-        space of every problem there is no answer.
+        space of a problem there is no answer to it.
     """
 
     def __init__(self, searches: Sequence[tuple[int, int]]) -> None:
@@ -37,12 +37,11 @@ class Answers:
             self._left.add(search)
             self._changed.notify_all()
 
-    def wait(self) -> list[StudyResult] | None:
-        """Wait until no more results can come: all of them in the searches' order, or None if some have none."""
+    def wait(self) -> list[StudyResult]:
+        """Wait until no more results can come: those of the problems that have an answer, in the searches' order."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._left | self._results.keys()) == len(self.searches))
-            whole = all(each in self._results for each in self.searches if each[1] == 0)
-            return [self._results[each] for each in self.searches if each in self._results] if whole else None
+            return [self._results[each] for each in self.searches if {each, (each[0], 0)} <= self._results.keys()]
 
     def open(self) -> None:
         """Keep nobody any more."""

@@ -69,7 +69,8 @@ def tune_suite(
     make_tracker, on_trial, on_phase
         See `run_study`; they are called in threads, `on_trial` in one at a time.
     on_results
-        Called with all results as soon as they are known and stored; the trackers take seconds more.
+        Called with all results as soon as they are known and stored; the trackers take seconds more. Where a search
+        failed, they are those of the others.
     slice
         Trials of a turn.
     complement
@@ -127,7 +128,7 @@ def _run(
         begun = {(each.number, space): threads.submit(each.run, space) for space in spaces for each in searches}
         futures = [begun[each] for each in answers.searches]
         try:
-            if (found := answers.wait()) is not None:
+            if found := answers.wait():
                 on_results(found)
             answers.open()
             return [result for future in futures if (result := future.result()) is not None]

@@ -230,7 +230,7 @@ def test_searches_that_share_a_gpu_keep_to_the_gpu_seconds_that_all_have(table: 
     )  # the last trial of each turn ends beyond its part
 
 
-def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table, tmp_path: Path) -> None:
+def test_an_error_in_one_search_is_raised_once_the_others_are_done_and_told(table: Table, tmp_path: Path) -> None:
     class NoRoom(ReplayEngine):
         def space(self, problem: Problem) -> SearchSpace:
             if problem == PROBLEMS[1]:
@@ -238,8 +238,10 @@ def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table,
             return super().space(problem)
 
     options = TuneOptions("random", 0, Budget(trials=20), tmp_path)
+    told: list[list[StudyResult]] = []
     with pytest.raises(StoreError, match="no room"):
-        tune_suite(NoRoom(table, TEMPLATE), PROBLEMS, options, slice=5)
+        tune_suite(NoRoom(table, TEMPLATE), PROBLEMS, options, slice=5, on_results=told.append)
+    assert [[result.info.problem for result in results] for results in told] == [[PROBLEMS[0], PROBLEMS[2]]]
     assert len(list(tmp_path.glob("*.journal"))) == 2
 
 
