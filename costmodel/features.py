@@ -135,14 +135,26 @@ def space_features(space: SearchSpace, template: Describes | None = None) -> Fea
     if template is None:
         return Features.of(knob_features(space))
     try:
-        grouped = template.grouped_tiling(space.columns, space.problem)
-        if grouped is not None:
-            return Features.of(knob_features(space) | grouped_features(grouped, space.device))
-        tiling = template.tiling(space.columns, space.problem)
-        described_as = knob_features(space) if tiling is None else tiling_features(tiling, space.device)
-        return Features.of({name: np.broadcast_to(column, len(space)) for name, column in described_as.items()})
+        with np.errstate(all="ignore"):  # what becomes of a zero is refused below
+            columns = _described(space, template)
+        found = Features.of({name: np.broadcast_to(column, len(space)) for name, column in columns.items()})
     except Exception as error:  # whatever code of others raises
         raise SpaceError(f"{space.name}: the tiling of its template failed: {described(error)}") from error
+    if not np.isfinite(found.values).all():
+        row, column = np.argwhere(~np.isfinite(found.values))[0].tolist()
+        raise SpaceError(
+            f"{space.name}: by the tiling of its template {found.names[column]} is {found.values[row, column]} for "
+            f"{space[row]}: sizes, stages and numbers of blocks are at least 1"
+        )
+    return found
+
+
+def _described(space: SearchSpace, template: Describes) -> dict[str, Floats]:
+    grouped = template.grouped_tiling(space.columns, space.problem)
+    if grouped is not None:
+        return knob_features(space) | grouped_features(grouped, space.device)
+    tiling = template.tiling(space.columns, space.problem)
+    return knob_features(space) if tiling is None else tiling_features(tiling, space.device)
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:

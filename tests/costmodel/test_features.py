@@ -1,5 +1,7 @@
 """The features that models see: counted by hand where that is possible, and for every problem finite."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.work import work_of
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Knob
@@ -109,6 +112,20 @@ def test_knobs_are_features_where_nothing_else_is_known() -> None:
     assert features.names == ("knob:width", "knob:order", "knob:odd")
     assert features.values[:, 0].tolist() == np.repeat([0.0, 1.0, 2.0], 4).tolist()
     assert features.values[:, 1:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]] * 3
+
+
+@pytest.mark.parametrize("part", ["stages", "cluster_m", "rows"])
+@pytest.mark.filterwarnings("error")
+def test_a_tiling_of_which_no_features_follow_is_refused_with_the_configuration(part: str) -> None:
+    class Empty(type(TEMPLATE)):  # type: ignore[misc]
+        def tiling(self, columns, problem):
+            whole = super().tiling(columns, problem)
+            return replace(whole, **{part: np.where(columns["stages"] == 3, 0, getattr(whole, part))})
+
+    space = TEMPLATE.space(GemmProblem(512, 512, 512), H200)
+    few = space.subset(np.arange(0, len(space), 500))
+    with pytest.raises(SpaceError, match=r"by the tiling of its template \w+ is (-?inf|nan) for .* stages=3 "):
+        space_features(few, Empty())
 
 
 def test_swapped_operands_swap_the_tile_and_blocks_that_split_k_take_fewer_steps() -> None:
