@@ -143,8 +143,11 @@ class Session:
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
-        if self._exitcode is None and select.select([self._control], [], [], 0)[0]:
-            return self.wait()
+        if self._exitcode is None:
+            ended = select.poll()  # `select.select` takes no file descriptor beyond 1023
+            ended.register(self._control, select.POLLIN)
+            if ended.poll(0):
+                return self.wait()
         return self._exitcode
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -106,6 +107,23 @@ def test_what_was_woken_is_what_the_first_session_is_forked_from(place: Path) ->
     assert len(list(place.glob("*.socket"))) == 1
     standing = told(open_session(ENTRY, {}))["standing"]
     assert [each.pid for each in running()] == [standing]
+
+
+def test_whoever_has_many_files_open_can_ask_whether_a_session_runs() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    ours, theirs = socket.socketpair()
+    connection, other = Pipe()
+    try:
+        os.dup2(ours.fileno(), 1500)
+        session = Session(connection, socket.socket(fileno=1500))
+        assert session.poll() is None
+        theirs.sendall(standby.ENDED.pack(3))
+        assert session.poll() == 3
+    finally:
+        for each in (ours, theirs, connection, other):
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_session_that_hangs_can_be_killed(place: Path) -> None:
