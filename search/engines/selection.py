@@ -40,8 +40,8 @@ def make_engine(
     artifacts
         Folder of compiled kernels.
     device
-        ``cuda`` takes this machine's GPUs, ``cuda:N`` that one, ``replay`` a table, and ``auto`` the GPUs where there
-        are some for the template and no table was named.
+        ``cuda`` takes this machine's GPUs that the template builds for, ``cuda:N`` that one, ``replay`` a table, and
+        ``auto`` the GPUs where there are some for the template and no table was named.
     cluster
         Address of a Ray cluster, which then has the GPUs, or ``auto``; None measures here.
     gpus
@@ -91,7 +91,7 @@ def make_engine(
     all_gpus = [f"cuda:{number}" for number in range(len(visible_gpus()))]
     if device.startswith("cuda:") and device not in all_gpus:
         raise DeviceError(f"there is no {device} here, there are {', '.join(all_gpus)}")
-    chosen = [device] if device.startswith("cuda:") else all_gpus[:gpus]
+    chosen = [device] if device.startswith("cuda:") else list(usable_gpus(template) or all_gpus)[:gpus]
     return LocalEngine(template, artifacts, chosen, options=options)
 
 
@@ -129,12 +129,12 @@ def check_device(device: str) -> None:
 
 
 def usable_gpus(template: KernelTemplate) -> Sequence[str]:
-    """Product names of this machine's GPUs that the template builds for."""
+    """Names of this machine's GPUs that the template builds for, as ``cuda:N``."""
     usable = []
-    for product in visible_gpus():
+    for number, product in enumerate(visible_gpus()):
         try:
             if find_device(product).arch in template.archs:
-                usable.append(product)
+                usable.append(f"cuda:{number}")
         except DeviceError:
             continue
     return usable

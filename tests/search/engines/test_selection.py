@@ -77,20 +77,28 @@ def test_a_gpu_measures_by_the_objective_that_is_asked_for(
     assert [options.protocol.objective for options in found] == [measured]
 
 
-@pytest.mark.usefixtures("_gpus")
+H200, RTX = "NVIDIA H200", "NVIDIA RTX A6000"
+
+
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("visible", "asked", "expected"),
     [
-        ({}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
-        ({"gpus": 1}, ["cuda:0"]),
-        ({"gpus": 3, "device": "cuda"}, ["cuda:0", "cuda:1", "cuda:2"]),
-        ({"gpus": 9}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
-        ({"device": "cuda:2"}, ["cuda:2"]),
+        ([H200] * 4, {}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ([H200] * 4, {"gpus": 1}, ["cuda:0"]),
+        ([H200] * 4, {"gpus": 3, "device": "cuda"}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ([H200] * 4, {"gpus": 9}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ([H200] * 4, {"device": "cuda:2"}, ["cuda:2"]),
+        ([RTX, H200, H200], {"gpus": 1}, ["cuda:1"]),
+        ([RTX, H200, H200], {"device": "cuda"}, ["cuda:1", "cuda:2"]),
+        ([RTX, H200, H200], {"device": "cuda:0"}, ["cuda:0"]),  # which the engine refuses
+        ([RTX], {"device": "cuda"}, ["cuda:0"]),
     ],
 )
-def test_the_gpus_are_all_of_this_machine_or_as_many_as_are_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], expected: list[str]
+def test_the_gpus_are_those_of_this_machine_that_the_kernels_run_on_or_as_many_as_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: list[str], asked: dict[str, object], expected: list[str]
 ) -> None:
+    monkeypatch.setattr(selection, "visible_gpus", lambda: visible)
+
     class StoppedError(Exception):
         """A real engine would start processes on the GPUs that it is given."""
 
