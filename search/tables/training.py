@@ -11,7 +11,7 @@ from tilescout.costmodel.features import binary_features, space_features
 from tilescout.costmodel.persistence import ModelCard, TrainingTable
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.table import Table
-from tilescout.spaces.devices import find_device
+from tilescout.spaces.devices import find_device, siblings
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices, SearchSpace
@@ -78,21 +78,23 @@ def card_of(tables: Sequence[Table], samples: Sequence[Sample]) -> ModelCard:
     Parameters
     ----------
     tables
-        Tables of one space, recorded on one device.
+        Tables of one space, recorded on devices of one architecture: features hold how these differ. The model is of the
+        first one's device.
     samples
         What of them it learns from.
 
     Raises
     ------
     TableError
-        If the tables are of several spaces or devices.
+        If the tables are of several spaces or architectures.
     """
     first = tables[0].card
+    alike = {first.device, *siblings(first.device)}
     for table in tables[1:]:
-        if (table.card.space, table.card.device) != (first.space, first.device):
+        if table.card.space != first.space or table.card.device not in alike:
             raise TableError(
                 f"table {table.path} is of {table.card.space} on {table.card.device}, and {tables[0].path} of "
-                f"{first.space} on {first.device}; a model learns from one space on one device"
+                f"{first.space} on {first.device}; a model learns from one space, on devices of one architecture"
             )
     return ModelCard(
         space=first.space,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -69,6 +70,28 @@ def test_a_table_that_is_named_twice_is_learned_from_once(table: Table) -> None:
     (named,) = named_tables(TEMPLATE, [table.path, table.path])
     samples = samples_of(named, TEMPLATE)
     assert card_of([named], [*samples, *samples]).problems == PROBLEMS
+
+
+def on(device: str, table: Table, path: Path) -> Table:
+    """The table, as if it were recorded on another device."""
+    rows = [
+        (table.configuration(row), problem, table.measurement(row))
+        for problem in table.problems
+        for row in table.rows(problem).tolist()
+    ]
+    return write_table(path, replace(table.card, device=device), rows)
+
+
+def test_a_model_learns_from_tables_of_devices_of_one_architecture_together(table: Table, tmp_path: Path) -> None:
+    samples, sibling = samples_of(table, TEMPLATE), on("h100", table, tmp_path / "sibling.parquet")
+    card = card_of([table, sibling], [*samples, *samples_of(sibling, TEMPLATE)])
+    assert (card.device, card.rows) == ("h200", 2 * sum(map(len, samples)))
+    of_device, of_sibling = (samples_of(each, TEMPLATE)[0].features for each in (table, sibling))
+    assert of_device.names == of_sibling.names
+    assert not np.array_equal(of_device.values, of_sibling.values)
+    other = on("elsewhere", table, tmp_path / "other.parquet")
+    with pytest.raises(TableError, match="of gemm_sm90 on elsewhere, .* one space, on devices of one architecture"):
+        card_of([table, other], samples)
 
 
 def test_what_is_unknown_of_few_rows_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
