@@ -158,12 +158,33 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
                 "vocab_size": 151_552,
             },
         ),
+        "mistral-nemo": (
+            "Mistral",
+            {
+                "hidden_size": 5120,
+                "intermediate_size": 14_336,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "vocab_size": 131_072,
+            },
+        ),
+        "phi2": (
+            "Phi",  # each head has keys of its own, and each product a bias
+            {
+                "hidden_size": 2560,
+                "intermediate_size": 10_240,
+                "num_attention_heads": 32,
+                "vocab_size": 51_200,
+            },
+        ),
     }
 )
 """The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B, StarCoder2-7B, OLMo 2
-13B and GLM-4-9B, as their configurations are published; with how many layers is asked. ``mixtral`` has one expert:
-which of eight a token goes to may differ with the rounding of the products before, and with it the time. No suite that
-anything was tuned on has products of Qwen2.5, Phi-4, Gemma 2, StarCoder2 and OLMo 2; of GLM-4's one, 4096×4096."""
+13B, GLM-4-9B, Mistral NeMo 12B and Phi-2, as their configurations are published; with how many layers is asked.
+``mixtral`` has one expert: which of eight a token goes to may differ with the rounding of the products before, and with
+it the time. No suite that anything was tuned on has products of Qwen2.5, Phi-4, Gemma 2, StarCoder2, OLMo 2, Mistral
+NeMo and Phi-2; of GLM-4's one, 4096×4096."""
 
 
 def make_client(name: str, phase: str, layers: int, device: str, cache_length: int = CACHE_LENGTH) -> Client:
