@@ -72,7 +72,7 @@ class TrainRequest:
     "tables",
     type=TABLE,
     multiple=True,
-    help="Table to learn from; repeatable. The model is of the first one's device. [default: all shipped ones of the space]",
+    help="Table to learn from; repeatable. The first one's device is the model's. [default: all shipped of the space]",
 )
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
 @trees_option

@@ -78,8 +78,8 @@ def card_of(tables: Sequence[Table], samples: Sequence[Sample]) -> ModelCard:
     Parameters
     ----------
     tables
-        Tables of one space, recorded on devices of one architecture: features hold how these differ. The model is of the
-        first one's device.
+        Tables of one space, recorded on devices of one architecture: features hold how these differ. The model is of
+        the first one's device.
     samples
         What of them it learns from.
 

@@ -90,7 +90,7 @@ def test_a_model_learns_from_tables_of_devices_of_one_architecture_together(tabl
     assert of_device.names == of_sibling.names
     assert not np.array_equal(of_device.values, of_sibling.values)
     other = on("elsewhere", table, tmp_path / "other.parquet")
-    with pytest.raises(TableError, match="of gemm_sm90 on elsewhere, .* one space, on devices of one architecture"):
+    with pytest.raises(TableError, match=r"of gemm_sm90 on elsewhere, .* one space, on devices of one architecture"):
         card_of([table, other], samples)
 
 
