@@ -119,8 +119,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
                 polled.register(control, select.POLLRDHUP)
 
 
+def _file_at(place: Path) -> tuple[int, int] | None:
     """The identity of the file in a place, which one that comes there later does not have; None if there is none."""
-    """What tells the file in a place from others that come there later; None if there is none."""
     try:
         found = place.lstat()
     except FileNotFoundError:
