@@ -137,7 +137,7 @@ def measure_dispatcher(
     Raises
     ------
     SpaceError
-        If the template does not say how its kernels divide the work.
+        If the template does not say how its kernels divide the work, or no candidate works.
     """
     builder = _Builder(source, options, watch)
     builder.explore()
@@ -270,8 +270,16 @@ class _Builder:
         listed = _right(shortlist(looked.times(), _LISTED * options.kernels), self._points)
         looked.glance(listed, sizes, self._until(share + options.again / 2))
         self._keep_best(self._until(share + options.again))
+        self._check_any()
         told = len(self._kept), looked.count, len(self._points), len(looked.found)
         _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
+
+    def _check_any(self) -> None:
+        """Refuse to go on where candidates failed and none has a time: the library would serve, and nobody hear why."""
+        reasons = [reason for point in self._points.values() for reason in point.failed.values()]
+        known = (*self._points.values(), *self._looked.found.values())
+        if reasons and not any(point.ratios or point.slower for point in known):
+            raise SpaceError(f"none of the {self._looked.count} kernels to choose among works: {one_line(reasons[0])}")
 
     def choose_again(self) -> None:
         """Choose once more, by what races told of glances, and glance closely at the kernels that are kept."""
@@ -291,7 +299,7 @@ class _Builder:
         """
         tried: set[int] = set()
         while not self._over(share):
-            self._kept = _right(self._kept, self._points)
+            self._drop_failed()
             times, found, choice = self._planned()
             m = self._next_race(times, found, choice, tried)
             if m is None:
@@ -307,7 +315,7 @@ class _Builder:
         """
         proven: set[tuple[int, int]] = set()
         while not self._over(1.0):
-            self._kept = _right(self._kept, self._points)
+            self._drop_failed()
             _, _, choice = self._planned()
             first = [each for each in untimed(self._points, self._kept, choice) if each not in proven]
             left = first or [each for each in timed(self._points, self._kept, choice) if each not in proven]
@@ -320,7 +328,8 @@ class _Builder:
 
     def settled(self) -> Dispatcher:
         """The dispatcher of what was measured, with the kernels that serve anything alone."""
-        kept = self._kept = _right(self._kept, self._points)
+        self._drop_failed()
+        kept = self._kept
         found, choice = self._ranges(where_timed(self._times(promised=True), self._points, kept))
         times = self._times(promised=False)
         served = times.regret[choice, np.arange(len(times.sizes))]
@@ -376,6 +385,13 @@ class _Builder:
         self._choices = choose_kernels(_without(times, _failed(self._points)), options.kernels, options.enough)
         self._kept = self._choices[-1].kernels
         self._looked.glance(self._kept, short_first(glanced_sizes(options.most_rows), times), end)
+
+    def _drop_failed(self) -> None:
+        """Keep those that failed nowhere; where none is left, the best of all others, without another glance."""
+        self._kept = _right(self._kept, self._points)
+        if not self._kept:
+            self._keep_best(self._started)
+            self._kept = _right(self._kept, self._points)
 
     def _known(self, promised: bool) -> Known:
         """All that is known of the kernels that are kept; see `Known.of`."""

@@ -43,6 +43,8 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
             f"nothing of the dispatcher {dispatcher.name} was measured on a GPU, and a bundle holds only what was: "
             "measure it first"
         )
+    if not dispatcher.kernels:
+        raise ExportError(f"the library serves all rows of {dispatcher.name}: there is no kernel to export")
     _check_legal(dispatcher, kernels_of(dispatcher, named))
     kernels = [
         kernel_of(_outcome(dispatcher, at), _arch(dispatcher), store, named) for at in range(len(dispatcher.kernels))

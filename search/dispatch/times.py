@@ -176,9 +176,10 @@ def steadied(grid: Grid, known: Known) -> Known:
     logs = smooth + paces.work
     of_library = paces.rows >= kernels
     library[paces.at[of_library]] = logs[of_library]
-    glanced = ~of_library & ~known.raced[np.minimum(paces.rows, kernels - 1), paces.at]
-    rows, at = paces.rows[glanced], paces.at[glanced]
-    ratios[rows, at] = logs[glanced] - library[at]
+    rows, at, told = paces.rows[~of_library], paces.at[~of_library], logs[~of_library]
+    glanced = ~known.raced[rows, at]
+    rows, at = rows[glanced], at[glanced]
+    ratios[rows, at] = told[glanced] - library[at]
     return replace(known, library=library, ratios=ratios)
 
 

@@ -24,7 +24,7 @@ from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import portfolios_of
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.plan import Stretch
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.points import Point, Ratio
 from tilescout.search.dispatch.recorded import Recorded
 from tilescout.search.dispatch.steps import Steps
 from tilescout.search.dispatch.vendored import python_text
@@ -177,6 +177,14 @@ def test_a_dispatcher_no_kernel_of_which_raced_where_it_serves_is_not_exported(
         dispatched([replace(built, points=served)], ArtifactStore(tmp_path / "artifacts"))
 
 
+def test_of_a_dispatcher_without_a_kernel_there_is_nothing_to_export(built: Dispatcher, tmp_path: Path) -> None:
+    library = replace(built, kernels=(), spaces=(), hashes={}, stretches=(Stretch(1, MOST, None),), glances=())
+    library = replace(library, points=tuple(point.only([]) for point in built.points))
+    library.check()
+    with pytest.raises(ExportError, match=f"the library serves all rows of {built.name}: there is no kernel to export"):
+        dispatched([library], ArtifactStore(tmp_path / "artifacts"))
+
+
 def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:
     record = json.loads(json.dumps(_old(built)))
     proven = next(each for each in record["ranges"] if each["kernel"] is not None and each["proven"])
@@ -326,3 +334,33 @@ def test_a_dispatcher_of_two_spaces_survives_its_file_and_is_checked_for_both(tm
         dispatched([swapped], ArtifactStore(tmp_path / "artifacts"))
     with pytest.raises(ValueError, match="not each of its kernels has a space"):
         replace(made, spaces=("gemm_sm90",)).check()
+
+
+def timed(m: int, *ratios: float | str) -> Point:
+    """A point at which each kernel has a ratio, or fails for a reason."""
+    told = {at: Ratio(each, each, each) for at, each in enumerate(ratios) if isinstance(each, float)}
+    return Point(m, 10.0 + m, told, failed={at: each for at, each in enumerate(ratios) if isinstance(each, str)})
+
+
+def test_candidates_of_which_none_works_are_told_and_no_library_serves_in_their_place(
+    invented_gpu: InventedGpu,
+) -> None:
+    kernels, options = invented_gpu.kernels.take([0, 1]), replace(OPTIONS, most_rows=64)
+    failed = {m: timed(m, "no linker", "no linker") for m in (1, 64)}
+    with pytest.raises(SpaceError, match="none of the 2 kernels to choose among works: no linker"):
+        measure_dispatcher(Recorded(kernels, failed), options, "a test", {})
+
+
+def test_where_all_kernels_that_were_kept_fail_later_the_best_of_the_others_serves(invented_gpu: InventedGpu) -> None:
+    kernels, options = invented_gpu.kernels.take([0, 1]), replace(OPTIONS, most_rows=64, kernels=1, explored=0)
+    found, heard = {m: timed(m, 0.8, 0.9) for m in (1, 9, 33, 64)}, list[int]()
+
+    def fail_in_its_race(point: Point) -> None:
+        heard.append(point.m)
+        if len(heard) == len(found):
+            found.update({m: timed(m, "an element is off", 0.9) for m in found})
+
+    made = measure_dispatcher(Recorded(kernels, found), options, "a test", {}, fail_in_its_race)
+    assert len(heard) > len(found)
+    assert made.kernels == kernels.configurations[1:]
+    assert made.find(33) == 0

@@ -213,3 +213,11 @@ def test_a_library_that_is_another_where_8_divides_m_tells_nothing_of_its_neighb
     assert times.mean[-1, at] == pytest.approx(plain.mean[-1, at] + np.log(1.1))
     assert (times.mean[-1, ~at] == plain.mean[-1, ~at]).all()
     assert times_of(grid, longer_library(held, 800)).mean[-1, 700] > plain.mean[-1, 700]  # nothing else is near
+
+
+def test_where_no_kernel_is_left_the_times_are_the_librarys(invented_gpu: InventedGpu) -> None:
+    named = LibraryKernels.of(find_template("cublaslt"), [[1, 66, 502, 35, 1, 0, 0, 0, 5, 7]] * MOST)
+    grid, known = Grid.of(invented_gpu.kernels, MOST, named), measured(invented_gpu, [1, 300, MOST])
+    times = steady_times(grid.take([]), known.take([]))
+    assert times.mean.shape == (1, MOST)
+    assert np.isfinite(times.mean).all()
