@@ -124,8 +124,9 @@ class StandingLogger(Closing):
                 while self._heard < number:
                     if not self._session.connection.poll(seconds):
                         return None
+                    answer = json.loads(self._session.connection.recv_bytes())
                     self._heard += 1
-                    self._answers[self._heard] = json.loads(self._session.connection.recv_bytes())
+                    self._answers[self._heard] = answer
             except (OSError, EOFError) as error:
                 raise _ended(error) from error
             answer = self._answers[number]  # it is kept: whoever asks again is told the same

@@ -235,7 +235,11 @@ def test_why_a_study_could_not_begin_is_told_to_whoever_asks_again(
         for _ in range(2):
             with pytest.raises(StoreError, match="can't use it"):
                 _ = tracker.run_id
-    theirs.close()
+        other = standing.study("b", None)
+        theirs.close()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="the process that logs to MLflow ended"):
+                _ = other.run_id
 
 
 def _marks(store: Path) -> list[Path]:
