@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tilescout.experiments.commands.studies_diff import differences, incomparabl
 from tilescout.search.studies.folders import studies as place_of
 from tilescout.search.studies.places import read_study, study_store
 from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.study_store import StudyStore
+from tilescout.search.studies.trials import TRACKING_RUN
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
 from tilescout.spaces.terminal import Grid
@@ -142,11 +145,19 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
     if uri is not None:
         check_mlflow(uri, store)  # of a study that is gone, nobody could delete the runs
     for name in dict.fromkeys(names):
+        run_id = _run_of(place, name)
         place.delete(name)
         if storage is None:
             clear(folder, name)
-        runs = delete_study(uri, name) if uri is not None else 0
+        runs = delete_study(uri, name, run_id) if uri is not None and run_id else 0
         click.echo(f"deleted {name}, and {runs} of its runs in MLflow", err=True)
+
+
+def _run_of(place: StudyStore, name: str) -> str:
+    """The run of MLflow that a study names; empty if it names none, or can't be read."""
+    with suppress(StoreError):
+        return str(place.attributes(name).get(TRACKING_RUN, ""))
+    return ""
 
 
 @click.command(

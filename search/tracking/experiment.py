@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tracking.datasets import dataset_input
-from tilescout.search.tracking.fields import NOTE_TAG, STUDY_TAG, TAG_LENGTH, UI_MODE, milliseconds
+from tilescout.search.tracking.fields import NOTE_TAG, PARENT_TAG, STUDY_TAG, TAG_LENGTH, UI_MODE, milliseconds
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.search.tracking.store import default_store, open_client, opened_experiment, quiet_mlflow, translated
 from tilescout.spaces.texts import printable
@@ -139,8 +139,17 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def delete_study(uri: str, name: str) -> int:
-    """Delete the runs of a study and of its trials, and say how many there were. MLflow keeps them unseen.
+def delete_study(uri: str, name: str, run_id: str) -> int:
+    """Delete the run of a study and those of its trials, and say how many there were. MLflow keeps them unseen.
+
+    Studies in other places may have the same name, and keep theirs.
+
+    Parameters
+    ----------
+    uri
+        MLflow's store.
+    name, run_id
+        The study, and the run that it names. Nothing is deleted if that run is of a study of another name.
 
     Raises
     ------
@@ -152,10 +161,12 @@ def delete_study(uri: str, name: str) -> int:
         client = open_client(uri)
         with translated(uri):
             experiments = [each.experiment_id for each in client.search_experiments()]
-            mark = '"' if "'" in name else "'"
-            condition = f"tags.`{STUDY_TAG}` = {mark}{printable(name)}{mark}"
-            while found := client.search_runs(experiments, condition, max_results=_PAGE):
-                for run in found:
+            found = client.search_runs(experiments, f"attributes.run_id = '{run_id}'") if run_id.isalnum() else []
+            if [run.data.tags.get(STUDY_TAG) for run in found] != [printable(name)]:
+                return 0
+            while children := client.search_runs(experiments, f"tags.`{PARENT_TAG}` = '{run_id}'", max_results=_PAGE):
+                for run in children:
                     client.delete_run(run.info.run_id)
-                deleted += len(found)
-    return deleted
+                deleted += len(children)
+            client.delete_run(run_id)  # the last: who is interrupted can go on
+    return deleted + 1

@@ -17,6 +17,8 @@ from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.studies import list_studies
 from tilescout.experiments.commands.studies_diff import incomparable
 from tilescout.search import load_study, tune
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.folders import studies
 from tilescout.search.studies.journal_folder import JournalFolder, make_journal, open_study
@@ -25,6 +27,7 @@ from tilescout.spaces.errors import StoreError
 
 Run = Callable[..., None]
 PROBLEM = "512x512x512:bf16"
+ALONE = LiveOptions(CompileOptions(standby=False))
 NAME = "gemm_sm90-512x512x512-bf16-h200-replay-{}-s0"
 
 
@@ -131,7 +134,7 @@ def test_a_study_is_deleted_with_its_runs_and_no_other(
 ) -> None:
     uri = copy_store(tmp_path)
     for sampler in ("random", "exhaustive"):
-        tune("gemm_sm90", PROBLEM, sampler=sampler, device="replay", budget=2, store=tmp_path)
+        tune("gemm_sm90", PROBLEM, sampler=sampler, device="replay", budget=2, store=tmp_path, live=ALONE)
     name = NAME.format("random")
     run("studies", "delete", name, "--store", str(tmp_path), code=2)
     assert "--yes deletes without asking" in capsys.readouterr().err
@@ -150,6 +153,31 @@ def test_a_study_is_deleted_with_its_runs_and_no_other(
     assert {each.data.tags["sampler"] for each in runs} == {"exhaustive"}
     run("studies", "delete", name, "--yes", "--store", str(tmp_path), code=2)
     assert f"there is no study {name}" in capsys.readouterr().err
+
+
+def test_a_study_of_the_same_name_in_another_place_keeps_its_runs(
+    run: Run, tmp_path: Path, copy_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri, database = copy_store(tmp_path), f"sqlite:///{tmp_path}/studies.db"
+    for storage in (None, database):
+        tune(
+            "gemm_sm90",
+            PROBLEM,
+            sampler="random",
+            device="replay",
+            budget=2,
+            store=tmp_path,
+            storage=storage,
+            live=ALONE,
+        )
+    name = NAME.format("random")
+    run("studies", "delete", name, "--yes", "--storage", database, "--store", str(tmp_path))
+    assert f"deleted {name}, and 3 of its runs in MLflow" in capsys.readouterr().err
+    client = mlflow.MlflowClient(uri)
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert len(runs) == 3
+    (kept,) = (each.info.run_id for each in runs if "mlflow.parentRunId" not in each.data.tags)
+    assert kept == JournalFolder(tmp_path / "studies").attributes(name)["tracking_run"]
 
 
 def test_a_study_that_is_searched_is_not_deleted(tmp_path: Path) -> None:
