@@ -178,7 +178,7 @@ class _Desk:
             if left:
                 self._name_run(study, tracker.run_id)
         except Exception as error:  # of MLflow, or of what draws
-            if left:
+            if left and (self._place / f"{study}{SUFFIX}").exists():  # it may have been deleted meanwhile
                 mark(self._place, study, one_line(_told(error)))
             raise
         if left:

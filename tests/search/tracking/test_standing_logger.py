@@ -212,15 +212,18 @@ def test_whatever_mlflow_raises_is_told_and_noted_where_nobody_waits_for_it(
     serving = Thread(target=_serve, args=(theirs, desk))
     serving.start()
     answers = []
-    for asked in ({"what": "begin", "run_id": None}, {"what": "finish", "indices": {}, "wall": {}, "left": True}):
-        ours.send_bytes(json.dumps({"study": "a", **asked}).encode())
-        answers.append(json.loads(ours.recv_bytes()))
+    (tmp_path / "a.journal").touch()
+    for study in ("a", "deleted"):
+        for asked in ({"what": "begin", "run_id": None}, {"what": "finish", "indices": {}, "wall": {}, "left": True}):
+            ours.send_bytes(json.dumps({"study": study, **asked}).encode())
+            answers.append(json.loads(ours.recv_bytes()))
     ours.close()
     serving.join()
 
     told = "can't log to MLflow: ValueError: Invalid IPv6 URL"
-    assert [each["error"].split(" (")[0] for each in answers] == [told] * 2
+    assert [each["error"].split(" (")[0] for each in answers] == [told] * 4
     assert unlogged(tmp_path)["a"].startswith(told)
+    assert [*unlogged(tmp_path)] == ["a"]  # nobody could deliver a study that is gone
 
 
 def test_why_a_study_could_not_begin_is_told_to_whoever_asks_again(
