@@ -36,6 +36,9 @@ def relaunched(binary: bytes, old: int, new: int, launches: int) -> bytes:
     return binary.replace(before, after)
 
 
+_HALF = 32  # columns of the narrower ones of two units that fill a swizzle
+
+
 @dataclass(frozen=True)
 class LaunchedShape(SharingShape):
     """The compile-time parameters of one kernel: also how its blocks are launched.
@@ -60,13 +63,18 @@ class LaunchedShape(SharingShape):
 
     @property
     def unit_n(self) -> int:
-        """Columns of a unit: of swapped operands as few as cover a tile by as many units, so that few overlap.
+        """Columns of a unit: so many that few of a tile are stored twice.
 
-        There a unit is contiguous along its 64 rows. Else it is along its columns, which then fill a swizzle.
+        A unit of swapped operands is contiguous along its 64 rows, and has as few as cover a tile by as many units.
+        Else it is contiguous along its columns, which then fill a swizzle: half of 64 where these cover a tile closer.
+        Kernels of 144 columns were 1.015 times as fast so, of 160 columns 1.029 times, and of 96 1.004 times (pairs of
+        kernels in chains, H100, 2026-11-27; `experiments/results/stream-k.md`).
         """
-        most = unit_columns(self.tile_n)
-        even = ceil_div(self.tile_n, STRIP * ceil_div(self.tile_n, most)) * STRIP
-        return int(even if self.swap_ab and self.narrow else most)
+        most = int(unit_columns(self.tile_n))
+        if self.swap_ab:
+            even = ceil_div(self.tile_n, STRIP * ceil_div(self.tile_n, most)) * STRIP
+            return int(even) if self.narrow else most
+        return _HALF if most > _HALF and ceil_div(self.tile_n, _HALF) % 2 else most
 
     def shared_memory(self, element_bytes: int, result_bytes: int) -> int:
         """Bytes of shared memory that a block needs; `layout` knows the widest units only."""

@@ -18,7 +18,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots, starts, unit_columns
+from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape, most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.rules import promotion_of
 from tilescout.spaces.gemm_streamk_sm90.template import shape_of
@@ -222,18 +222,20 @@ def test_the_units_of_a_tile_cover_its_columns(tile_n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile_n", "columns"), [(24, 16), (56, 32), (64, 64), (88, 48), (96, 48), (136, 48), (176, 64)]
+    ("tile_n", "swapped", "others"),
+    [(24, 16, 16), (56, 32, 32), (64, 64, 64), (88, 48, 32), (96, 48, 32), (136, 48, 32), (144, 48, 32), (176, 64, 64)],
 )
-def test_the_units_of_a_swapped_tile_hardly_overlap(tile_n: int, columns: int) -> None:
+def test_the_units_of_a_tile_hardly_overlap(tile_n: int, swapped: int, others: int) -> None:
     problem = GemmProblem.parse("257x21504x3072")
-    plain, swapped = (shape_of(configuration(tile_n=tile_n, swap_ab=swap), problem) for swap in (0, 1))
-    assert swapped.unit_n == columns <= plain.unit_n
-    assert len(swapped.starts) == len(plain.starts)
-    assert {first + at for first in swapped.starts for at in range(columns)} == set(range(tile_n))
-    saved = 2 * 2 * 64 * (plain.unit_n - columns) * 2
-    assert plain.shared_memory(2, 2) - swapped.shared_memory(2, 2) == saved
+    for swap, columns in (1, swapped), (0, others):
+        shape = shape_of(configuration(tile_n=tile_n, swap_ab=swap), problem)
+        assert shape.unit_n == columns
+        assert {first + at for first in shape.starts for at in range(columns)} == set(range(tile_n))
+        assert len(shape.starts) * columns - tile_n < 32
+        saved = 2 * 2 * 64 * (unit_columns(tile_n) - columns) * 2
+        assert SharingShape.shared_memory(shape, 2, 2) - shape.shared_memory(2, 2) == saved
     wide = shape_of(configuration(tile_n=tile_n, swap_ab=1), GemmProblem.parse("257x21504x3072:bf16-fp32"))
-    assert wide.unit_n == plain.unit_n
+    assert wide.unit_n == unit_columns(tile_n)
 
 
 @pytest.mark.parametrize(
@@ -407,5 +409,7 @@ def test_blocks_that_are_launched_two_by_two_are_a_kernel_of_their_own() -> None
         ("4096x4096x4096:bf16", True),
     ],
 )
-def test_it_is_searched_beside_the_other_from_eight_rows_on_or_where_sharing_is_estimated_to_gain(problem: str, searched: bool) -> None:
+def test_it_is_searched_beside_the_other_from_eight_rows_on_or_where_sharing_is_estimated_to_gain(
+    problem: str, searched: bool
+) -> None:
     assert TEMPLATE.complements(GemmProblem.parse(problem), H200) == searched
