@@ -198,6 +198,7 @@ def _workspace_is_small(columns: Columns, problem: GemmProblem, device: Device) 
 # rows than this there are more waves, and the last one counts for little.
 MOST_ROWS_SWAPPED = 16384
 _FEWEST_STEPS = 4
+# Longer rings than the knob has were 0.997 times as fast for few rows (H100, `experiments/results/stream-k.md`).
 _FEWER_STAGES = 2
 _STAGES = next(knob.values for knob in KNOBS_OF_A_CLUSTER if knob.name == "stages")
 _MOST_WAVES = 16
