@@ -260,7 +260,8 @@ def _with_finals(
             result = replace(result, peers=tuple(evaluator.peers(options.peers)))
             clock.end("peers")
         on_phase("race the best" if evaluator.measures_anew else "store the result")
-        result = meet(_race(evaluator, result, _index_of(result.info.default, evaluator.space), options))
+        result = _race(evaluator, result, _index_of(result.info.default, evaluator.space), options)
+        result = meet(result)
     except KeyboardInterrupt as interrupt:
         raise SearchInterrupted(replace(result, seconds=clock.seconds, wall=clock.parts)) from interrupt
     clock.end("race")

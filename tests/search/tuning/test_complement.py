@@ -35,7 +35,7 @@ from tilescout.search.tuning import problem_search, study
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane
 from tilescout.search.tuning.study import TuneOptions
-from tilescout.search.tuning.suite import tune_suite
+from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.spaces import templates
 from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import BuildError, ProblemError
@@ -239,6 +239,20 @@ def test_answers_that_are_far_apart_or_can_not_be_measured_again_keep_their_time
         results = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
     assert [result.race.rounds for result in results if result.race is not None] == [3, 3]
     assert ("the answers of both spaces did not race: the GPU has gone" in caplog.text) is not apart
+
+
+def test_ctrl_c_in_the_race_of_both_answers_loses_no_race_before(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
+        if min(indices) < 0:
+            raise KeyboardInterrupt
+        return [1.25] * len(indices)
+
+    rigged(monkeypatch, ratios)
+    with pytest.raises(SuiteInterrupted) as stopped:
+        tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+    assert [result.race.rounds for result in stopped.value.results if result.race is not None] == [3, 3]
 
 
 def test_an_answer_waits_for_no_second_space_whose_race_fails(
