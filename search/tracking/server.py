@@ -116,19 +116,24 @@ def serve(
     # The address may have a password: everybody on this machine sees what a process is started with, and only its owner
     # the environment.
     environment = {**safe_environment(), **_ENVIRONMENT, "MLFLOW_BACKEND_STORE_URI": uri}
-    server = subprocess.Popen(command, env=environment, start_new_session=True, cwd="/")
+    begun: list[subprocess.Popen[bytes]] = []
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopped
         stopped = True
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGTERM)  # on SIGINT it prints a traceback
+        for each in begun:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGTERM)  # on SIGINT it prints a traceback
 
     with ExitStack() as stack:
-        stack.callback(stop, signal.SIGTERM, None)  # no process is left behind, however this function ends
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, stop))
+        server = subprocess.Popen(command, env=environment, start_new_session=True, cwd="/")
+        begun.append(server)
+        stack.callback(stop, signal.SIGTERM, None)  # no process is left behind, however this function ends
+        if stopped:  # while it was started
+            stop(signal.SIGTERM, None)
         while server.poll() is None and not _listens(host, port):
             time.sleep(_MOMENT)
         if server.poll() is None and not stopped:

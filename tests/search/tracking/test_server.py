@@ -1,0 +1,41 @@
+"""The MLflow UI's server: how it is started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+TILESCOUT = Path(sys.executable).with_name("tilescout")
+
+
+def below(process: int) -> Iterator[int]:
+    for listing in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, listing.read_text().split()):
+            yield child
+            yield from below(child)
+
+
+def test_a_password_that_was_typed_leaves_the_list_of_processes(postgres: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    typed = postgres.format("mlflow").replace("tester@", "tester:hunter2@")  # which lets everybody in
+    command = [str(TILESCOUT), "ui", "--mlflow", typed, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as serving:
+        try:
+            deadline = time.monotonic() + 60
+            lines = list[str]()
+            while not any("mlflow\0server" in line for line in lines):
+                assert serving.poll() is None
+                assert time.monotonic() < deadline
+                with suppress(OSError):  # a process has just ended
+                    lines = [Path(f"/proc/{each}/cmdline").read_text() for each in (serving.pid, *below(serving.pid))]
+        finally:
+            os.killpg(serving.pid, signal.SIGTERM)
+            serving.communicate()
+    assert not any("hunter2" in line for line in lines)
+    assert lines[0].split("\0")[4] == typed.replace("hunter2", "*******")
