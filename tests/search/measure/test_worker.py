@@ -384,9 +384,9 @@ def test_the_process_says_what_it_is(process: MeasuringProcess) -> None:
 def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None:
     with (
         MeasuringProcess("cpu", timeout=60) as process,
-        pytest.raises(DeviceError, match=r"can't set 1000000000x8x1000000000:bf16 up on cpu.*memory"),
+        pytest.raises(DeviceError, match=r"can't set 1000000x8x100000000:bf16 up on cpu.*memory"),
     ):
-        process.prepare("tilescout.spaces.gemm:Gemm", "1000000000x8x1000000000:bf16", ProtocolOptions())
+        process.prepare("tilescout.spaces.gemm:Gemm", "1000000x8x100000000:bf16", ProtocolOptions())
 
 
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(children: Callable[[], set[int]]) -> None:
