@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.peers import timed_peer
-from tilescout.search.engines.races import Racetrack
+from tilescout.search.engines.races import Racetrack, compiled_again
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
@@ -303,10 +303,9 @@ class Evaluator(Closing):
         CannotMeasureError
             If it does not compile any more.
         """
-        built = self.engine.compile(self.space[index], self.problem.signature).result()
-        if isinstance(built, CompileFailure):
-            raise CannotMeasureError(f"it does not compile any more: {built.error}")
-        return Task(self.space[index], built, self.problem, self.library_us(), template=self.template)
+        configuration = self.space[index]
+        artifact = compiled_again(self.engine.compile(configuration, self.problem.signature))
+        return Task(configuration, artifact, self.problem, self.library_us(), template=self.template)
 
     def admit(self, task: Task) -> int:
         """Have what another evaluator measures `race` here, too; its number there."""

@@ -1,6 +1,7 @@
 """Compile configurations and race them on one GPU."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from types import MappingProxyType
 
 import numpy as np
@@ -84,8 +85,18 @@ class Racetrack:
             for number in numbers
             if number not in self._artifacts
         }
-        for number, future in compiling.items():
-            built = future.result()
-            if isinstance(built, CompileFailure):
-                raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
-            self._artifacts[number] = built
+        self._artifacts |= {number: compiled_again(future) for number, future in compiling.items()}
+
+
+def compiled_again(future: "Future[Artifact | CompileFailure]") -> Artifact:
+    """The artifact of a candidate of a race, which compiled before.
+
+    Raises
+    ------
+    CannotMeasureError
+        If it does not any more.
+    """
+    built = future.result()
+    if isinstance(built, CompileFailure):
+        raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
+    return built

@@ -5,11 +5,11 @@ its power cap. Two answers are told apart by rounds in which both ran.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.measure.measurement import Timing
 from tilescout.search.measure.race import Race, RaceOptions, race_fastest
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import one_line
@@ -24,8 +24,14 @@ class Finalist:
     evaluator: Evaluator
     result: StudyResult
 
+    @property
+    def timing(self) -> Timing | None:
+        """The time of its answer in its race; None without one."""
+        best = self.result.best if self.result.race is not None else None
+        return best.measurement.timing if best is not None else None
 
-def duel(finalists: Sequence[Finalist], options: RaceOptions, seed: int) -> list[StudyResult]:
+
+def duel(home: Finalist, guest: Finalist, options: RaceOptions, seed: int) -> tuple[StudyResult, StudyResult]:
     """The results of two searches of one problem, with the times of their answers by rounds in which both ran.
 
     They stay as they are where one has no race, the answers are further apart than what a race would let take part, or
@@ -33,37 +39,31 @@ def duel(finalists: Sequence[Finalist], options: RaceOptions, seed: int) -> list
 
     Parameters
     ----------
-    finalists
+    home, guest
         The two searches; both answers race where the first one's are measured.
     options, seed
         See `tilescout.search.measure.race.race_fastest`.
     """
-    results = [each.result for each in finalists]
-    races, bests = [each.race for each in results], [each.best for each in results]
-    timings = [best.measurement.timing for best in bests if best is not None and best.measurement.timing is not None]
-    if None in races or len(timings) < len(results):
-        return results
-    ratios = [timing.ratio for timing in timings]
-    if max(ratios) > (1 + options.within) * min(ratios):
-        return results
-    home, guest = finalists
-    at_home, abroad = (race.answer for race in races if race is not None)
+    unchanged = home.result, guest.result
+    timing, other = home.timing, guest.timing
+    if timing is None or other is None or home.result.race is None or guest.result.race is None:
+        return unchanged
+    if max(timing.ratio, other.ratio) > (1 + options.within) * min(timing.ratio, other.ratio):
+        return unchanged
+    answer, info = home.result.race.answer, home.result.info
     try:
-        number = home.evaluator.admit(guest.evaluator.entrant(abroad))
-        entrants = dict(zip((at_home, number), timings, strict=True))
-        met = race_fastest(entrants, at_home, home.evaluator.race, options, seed)
+        number = home.evaluator.admit(guest.evaluator.entrant(guest.result.race.answer))
+        met = race_fastest({answer: timing, number: other}, answer, home.evaluator.race, options, seed)
     except CannotMeasureError as error:
-        _LOG.warning("%s: the answers of both spaces did not race: %s", home.result.info.problem, one_line(error))
-        return results
-    own, other = met.ratios[at_home].value, met.ratios[number].value
-    faster, by = (home, other / own - 1) if own <= other else (guest, own / other - 1)
-    info = faster.result.info
-    _LOG.info("%s: of both answers that of %s is the faster, by %.1f %%", info.problem, info.space, 100 * by)
-    return [
-        replace(result, race=_after(race, met, place, options))
-        for result, race, place in zip(results, races, (at_home, number), strict=True)
-        if race is not None
-    ]
+        _LOG.warning("%s: the answers of both spaces did not race: %s", info.problem, one_line(error))
+        return unchanged
+    over = met.ratios[number].value / met.ratios[answer].value
+    space, by = (info.space, over - 1) if over >= 1 else (guest.result.info.space, 1 / over - 1)
+    _LOG.info("%s: of both answers that of %s is the faster, by %.1f %%", info.problem, space, 100 * by)
+    return (
+        replace(home.result, race=_after(home.result.race, met, answer, options)),
+        replace(guest.result, race=_after(guest.result.race, met, number, options)),
+    )
 
 
 def _after(race: Race, met: Race, place: int, options: RaceOptions) -> Race:

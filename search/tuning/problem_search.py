@@ -387,7 +387,8 @@ class ProblemSearch:
                 self._changed.wait_for(lambda: self._met or 0 not in self._racing)
         else:
             self._shared.on_phase(self._problem, "race the answers of both spaces")
-            met = duel([self._finalists[each] for each in (0, 1)], self._shared.options.race, self._shared.options.seed)
+            options = self._shared.options
+            met = duel(self._finalists[0], self._finalists[1], options.race, options.seed)
             with self._changed:
                 self._met = met
                 self._changed.notify_all()
