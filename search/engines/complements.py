@@ -37,7 +37,7 @@ class Complement(Closing):
         return self._template is not None
 
     def is_expected(self, problem: Problem) -> bool:
-        """Whether an estimate says that its kernels may be faster on a problem."""
+        """Whether its template says that its kernels may be faster on a problem."""
         return self._template is not None and self._template.complements(problem, self._own.device)
 
     @property

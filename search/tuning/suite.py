@@ -75,7 +75,7 @@ def tune_suite(
         Trials of a turn.
     complement
         Search the complement of the space, too, where its kernels may be faster on a problem: at the same time, within
-        the same budget, where an estimate says so, and behind it where the best has lost to the library's. The next
+        the same budget, where its template says so, and behind it where the best has lost to the library's. The next
         trial is of the space that expects to gain the most, and both searches stop together.
 
     Returns
