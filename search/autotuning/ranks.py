@@ -16,7 +16,7 @@ _PREFIX = "tilescout/autotune"
 _LONGEST = 7 * 86_400.0  # seconds: torch counts in milliseconds, and has no end of time
 
 
-def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
+def agree(request: str, answer: Callable[[], str], seconds: float, otherwise: str = "") -> str:
     """The answer to a request: the same in every rank of this job, and another one each time that a rank asks again.
 
     Parameters
@@ -28,6 +28,8 @@ def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
         Finds the answer; called in one rank alone.
     seconds
         How long the others wait for it.
+    otherwise
+        The answer that the others are told if `answer` raises an error: what the rank that asked first goes on with.
 
     Raises
     ------
@@ -46,7 +48,7 @@ def agree(request: str, answer: Callable[[], str], seconds: float) -> str:
             return str(job.get(key).decode())
     except RuntimeError as error:  # of which torch's DistError is one
         raise StoreError(f"no answer from the rank that decides: {one_line(error, 120)}") from error
-    found = ""
+    found = otherwise
     try:
         found = answer()
     finally:  # whatever happens, the others need not wait

@@ -141,12 +141,12 @@ class Tuner:
     def _decided(self, sightings: Sequence[Sighting]) -> Bundle | None:
         bundle = None
         try:
-            bundle = self.store.bundle(self.store.state().bundle)
-            if self._wanted(sightings, bundle):
-                # Another rank may have the whole of its budget left, and wait for another process first.
-                patience = self.options.patience + self.options.seconds
-                digest = agree(self._request(sightings), lambda: self._answer(sightings), patience)
-                bundle = self._agreed(digest) if digest else bundle
+            known = self.store.state().bundle
+            bundle = self.store.bundle(known)
+            # Another rank may have the whole of its budget left, and wait for another process first.
+            patience = self.options.patience + self.options.seconds
+            # Where all is known it is asked, too: another rank may have compiled this graph when less was.
+            bundle = self._agreed(agree(self._request(sightings), lambda: self._answer(sightings), patience, known))
         except (TilescoutError, OSError) as error:
             self._fail(error)
         if self.options.seconds and self._wanted(sightings, bundle):
@@ -165,7 +165,9 @@ class Tuner:
             if not self._failed:
                 self._fail(error)
 
-    def _agreed(self, digest: str) -> Bundle:
+    def _agreed(self, digest: str) -> Bundle | None:
+        if not digest:
+            return None
         bundle = self.store.bundle(digest)
         if bundle is None:
             raise StoreError(
@@ -211,8 +213,10 @@ class Tuner:
 
     def _answer(self, sightings: Sequence[Sighting]) -> str:
         """Decide what can be decided; the digest of the bundle that then holds."""
-        if not self.options.seconds:  # who only looks up waits for nobody, and needs not be able to write
-            return self.store.state().bundle
+        known = self.store.state().bundle
+        # Who only looks up waits for nobody, and needs not be able to write; nor who finds all decided.
+        if not self.options.seconds or not self._wanted(sightings, self.store.bundle(known)):
+            return known
         with self.store.lock(self.options.patience):
             bundle = self.store.bundle(self.store.state().bundle)
             before = set(self.summary.tuned)
@@ -364,7 +368,9 @@ class Tuner:
             yield problem
 
     def _request(self, sightings: Sequence[Sighting]) -> str:
-        problems = sorted({str(problem) for sighting in sightings for problem in sighting.problems})
+        problems = sorted(
+            {f"{problem}{' of any m' * sighting.dynamic}" for sighting in sightings for problem in sighting.problems}
+        )
         return hashlib.sha256("\n".join([str(self.store.folder.name), *problems]).encode()).hexdigest()
 
     def _account(self, sightings: Sequence[Sighting], bundle: Bundle | None) -> None:
@@ -372,7 +378,8 @@ class Tuner:
         for sighting in sightings:
             counts[self._shown(sighting, bundle)] += 1
         self.summary.meet(counts, bundle)
-        why = self._failed or f"the budget of {self.options.seconds:g} s was spent"
+        spent = f"the budget of {self.options.seconds:g} s was spent"
+        why = self._failed or (spent if self._left <= 0 else "the rank of the job that asked first did not decide it")
         for problem in counts:
             if problem not in self.summary.decisions:
                 possible = problem in set(self._possible(Sighting((problem,), dynamic=False)))

@@ -14,9 +14,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from tilescout.search.autotuning import ranks
 from tilescout.search.autotuning.contest import STUDY
 from tilescout.search.autotuning.tuner import Tuner
-from tilescout.search.export.bundle import read_bundle
+from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import load_templates
 
@@ -123,9 +124,68 @@ def test_a_rank_waits_for_the_budget_of_another_one_too(
 ) -> None:
     waited = []
     monkeypatch.setattr(
-        "tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds: waited.append(seconds)
+        "tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds, otherwise: waited.append(seconds)
     )
     for budget in (600.0, math.inf):
         tuner = make_tuner(budget)
         tuner.decide([Sighting((GemmProblem(64, 64, 64),), dynamic=False)])
         assert waited.pop() >= budget + tuner.options.patience
+
+
+SMALL, LARGE = (Sighting((GemmProblem(m, 64, 64),), dynamic=False) for m in (32, 64))
+ANY_M = Sighting((GemmProblem(64, 64, 64),), dynamic=True)
+
+
+def test_a_rank_that_comes_later_runs_what_the_first_did_though_more_is_known_by_then(
+    make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = HashStore()
+    monkeypatch.setattr(ranks, "_job", lambda: job)
+
+    def ask(rank: int) -> list[Bundle | None]:
+        monkeypatch.setattr(ranks, "_rank", lambda: rank)
+        tuner = make_tuner(seconds=0.0)
+        return [tuner.decide(products) for products in ([LARGE], [SMALL, LARGE], [SMALL], [ANY_M])]
+
+    assert ask(0) == 4 * [None]
+    decide_for(("64x64x64",))  # all of the first graph, and a part of the second
+    assert ask(1) == 4 * [None]
+    monkeypatch.setattr(ranks, "_rank", lambda: 2)
+    idle = make_tuner(seconds=60.0)
+    assert idle.decide([LARGE]) is None
+    assert idle.summary.undecided == {LARGE.problems[0]: "the rank of the job that asked first did not decide it"}
+    assert all(ask(0)[:2]), "a graph that is compiled again is asked about anew"
+
+
+def test_graphs_that_differ_in_what_is_dynamic_are_asked_about_apart(
+    make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = HashStore()
+    monkeypatch.setattr(ranks, "_job", lambda: job)
+    monkeypatch.setattr(ranks, "_rank", lambda: 0)
+    tuner = make_tuner(seconds=0.0)
+    assert tuner.decide([LARGE]) is None
+    bundle = decide_for(("64x64x64",))
+    assert tuner.decide([ANY_M]) == bundle
+    monkeypatch.setattr(ranks, "_rank", lambda: 1)  # which compiles them in another order
+    tuner = make_tuner(seconds=0.0)
+    assert (tuner.decide([ANY_M]), tuner.decide([LARGE])) == (bundle, None)
+
+
+def test_where_the_rank_that_was_to_decide_fails_all_go_on_with_what_it_knew(
+    make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, known = HashStore(), decide_for(("64x64x64",))
+    monkeypatch.setattr(ranks, "_job", lambda: job)
+
+    def fail(tuner: Tuner, products: object) -> str:
+        decide_for(("32x64x64",))  # it was decided before the failure
+        raise StoreError("the disk is full")
+
+    found = []
+    for rank in (0, 1):
+        monkeypatch.setattr(ranks, "_rank", lambda rank=rank: rank)
+        with monkeypatch.context() as failing:
+            failing.setattr(Tuner, "_answer", fail)
+            found.append(make_tuner(seconds=0.0).decide([SMALL, LARGE]))
+    assert found == [known, known]

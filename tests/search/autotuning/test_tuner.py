@@ -93,7 +93,7 @@ def test_a_graph_that_others_kept_from_being_decided_is_left_unfinished_too(
     after = tuner.key()
     assert after != key
     # Another rank had no time, and had said so before this one asked for a key.
-    monkeypatch.setattr("tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds: "")
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.agree", lambda request, answer, seconds, otherwise: "")
     assert late.decide(seen("64x64x64")) is None
     assert late.key() != after
 
