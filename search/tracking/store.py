@@ -221,7 +221,8 @@ class Opening:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._thread.ident is not None:
+        # After Ctrl-C nobody waits for it who does not need it.
+        if self._thread.ident is not None and not any(isinstance(each, KeyboardInterrupt) for each in exception):
             self._thread.join()
         self._environment.close()
 

@@ -168,7 +168,7 @@ def run_study(
     clock = WallClock(evaluator)
     # The GPU is ready before the sampler is, and has nothing else to do.
     ask_library = partial(_library_best, evaluator, options.library_kernels)
-    library_answer = _begun(ask_library).result if evaluator.has_gpu else ask_library
+    library_answer = in_thread(ask_library, "candidates").result if evaluator.has_gpu else ask_library
     space, sampler = evaluator.space, _ready_sampler(evaluator, options)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
     wanted()
@@ -334,8 +334,8 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     return result
 
 
-def _begun(call: Callable[[], Result]) -> "Future[Result]":
-    """The future of a call that is made in a thread from now on."""
+def in_thread(call: Callable[[], Result], name: str) -> "Future[Result]":
+    """The future of a call that is made from now on, in a thread of this name, which keeps no process from ending."""
     future: Future[Result] = Future()
 
     def make() -> None:
@@ -344,7 +344,7 @@ def _begun(call: Callable[[], Result]) -> "Future[Result]":
         except BaseException as error:  # of whoever asks for the result
             future.set_exception(error)
 
-    threading.Thread(target=make, name="candidates", daemon=True).start()
+    threading.Thread(target=make, name=name, daemon=True).start()
     return future
 
 

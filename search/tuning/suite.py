@@ -1,7 +1,8 @@
 """Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 
 from tilescout.search.engines.complements import Complement
 from tilescout.search.engines.engine import Engine
@@ -9,7 +10,7 @@ from tilescout.search.samplers import find_sampler
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.problem_search import ProblemSearch, Shared
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, in_thread
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Turns
 from tilescout.spaces.errors import SamplerError
@@ -89,7 +90,8 @@ def tune_suite(
     StoreError, SamplerError, DeviceError
         What ended one of the searches, once the others are done. An error in that of a complement goes to the log.
     SuiteInterrupted
-        On Ctrl-C, with the best so far; the trial of each GPU is still finished.
+        On Ctrl-C, with the best so far; the trial of each GPU is still finished, and what is found logged. A second
+        Ctrl-C, a `KeyboardInterrupt` of its own, waits for neither.
     """
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
@@ -124,20 +126,24 @@ def _run(
 ) -> list[StudyResult]:
     """Run searches, a thread for each of their spaces; see `tune_suite`."""
     turns, answers = shared.turns, shared.answers
-    with ThreadPoolExecutor(len(answers.searches), "search") as threads:
-        begun = {(each.number, space): threads.submit(each.run, space) for space in spaces for each in searches}
-        futures = [begun[each] for each in answers.searches]
-        try:
-            if found := answers.wait():
-                on_results(found)
-            answers.open()
-            return [result for future in futures if (result := future.result()) is not None]
-        except KeyboardInterrupt as interrupt:
-            turns.stop()  # of an error in one of them the others learn nothing, and finish
-            answers.open()
-            raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
-        finally:
-            answers.open()
+    runs = {(each.number, space): partial(each.run, space) for space in spaces for each in searches}
+    begun = {search: in_thread(run, "search") for search, run in runs.items()}
+    futures = [begun[each] for each in answers.searches]
+    try:
+        if found := answers.wait():
+            on_results(found)
+        answers.open()
+        wait(futures)  # of an error in one of them the others learn nothing, and finish
+        return [result for future in futures if (result := future.result()) is not None]
+    except KeyboardInterrupt as interrupt:
+        turns.stop()
+        answers.open()
+        wait(futures)  # a second Ctrl-C ends this, and the searches with the process
+        raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
+    except BaseException:
+        answers.open()
+        wait(futures)
+        raise
 
 
 def _so_far(future: "Future[StudyResult | None]") -> StudyResult | None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -138,6 +139,45 @@ def test_ctrl_c_in_mid_suite_hands_out_what_is_finished_and_ends_within_a_trial(
     assert 7 <= sum(len(result.trials) for result in found) < 30
     resumed = search(table, tmp_path, resume=True, trials=30)
     assert indices(resumed) == indices(search(table, tmp_path / "whole", trials=30))
+
+
+class Endless(ReplayEngine):
+    """Measures nothing before it is closed."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, TEMPLATE)
+        self.begun, self.measured = threading.Event(), Future[list[Measurement]]()
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        self.begun.set()
+        return self.measured
+
+    def close(self) -> None:
+        self.measured.set_exception(StoreError("it was closed"))
+
+
+def test_a_second_ctrl_c_waits_for_no_trial(table: Table, tmp_path: Path) -> None:
+    pressed = list[float]()
+
+    def press() -> None:
+        engine.begun.wait(60)
+        for _ in range(2):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+        pressed.append(time.monotonic())
+        if not ended.wait(20):
+            engine.close()
+
+    ended = threading.Event()
+    with Endless(table) as engine:
+        threading.Thread(target=press).start()
+        with pytest.raises(KeyboardInterrupt) as told:
+            tune_suite(engine, PROBLEMS[:1], TuneOptions("random", 0, Budget(trials=3), tmp_path))
+        took = time.monotonic() - pressed[0]
+        ended.set()
+
+    assert not isinstance(told.value, SuiteInterrupted)
+    assert took < 5
 
 
 def test_all_problems_share_one_budget_and_each_starts_with_its_default(table: Table, tmp_path: Path) -> None:
