@@ -245,7 +245,9 @@ def main(run: Run, asked: Asked) -> None:
     """Look at the errors, search every problem, and print both."""
     if run.record is not None:
         kept = run.record.result
-        print_found(Console(), [Likely(**one) for one in kept["errors"]], [Played(**one) for one in kept["searches"]])
+        print_found(
+            Console(width=220), [Likely(**one) for one in kept["errors"]], [Played(**one) for one in kept["searches"]]
+        )
         return
     if not asked.tables:
         raise click.UsageError("name tables, or a file with --again")
@@ -261,4 +263,4 @@ def main(run: Run, asked: Asked) -> None:
     plays = [(*look, setting, TRIALS) for setting in asked.settings for look in looks]
     searches = sorted(each(play, plays, processes, "search"), key=lambda one: (one.setting, order[one.problem]))
     result = {"errors": [asdict(one) for one in found], "searches": [asdict(one) for one in searches]}
-    run.keep({**result, **print_found(Console(), found, searches)})
+    run.keep({**result, **print_found(Console(width=220), found, searches)})

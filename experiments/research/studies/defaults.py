@@ -112,7 +112,7 @@ def main(run: Run, tables: tuple[Path, ...], folds: int, kernels: int, write: Pa
 
 def print_figures(result: dict[str, dict[str, float]]) -> None:
     """Print the regret of each problem, and by table the mean, the worst, and the speed over the library."""
-    console = Console()
+    console = Console(width=160)
     grid = Grid(title="time over the best recorded", title_justify="left")
     for heading in ("problem", "best over the library", "the default", "chosen without the problem"):
         grid.add_column(heading)

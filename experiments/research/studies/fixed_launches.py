@@ -81,5 +81,5 @@ def main(run: Run, records: tuple[Path, ...]) -> None:
         grid.add_row(
             name, str(one.configurations), str(one.launches), f"{one.by_replays:.1f}", f"{one.by_launches:.1f}"
         )
-    Console().print(grid)
+    Console(width=160).print(grid)
     run.keep({"problems": {name: asdict(one) for name, one in found.items()}})

@@ -171,10 +171,10 @@ def print_figures(console: Console, found: Sequence[Difference]) -> dict[str, ob
 def main(run: Run, table: Path | None, races: Path | None, judged: Path | None) -> None:
     """Compare the races of a table with those that another host ran of its rows, and print the half-width."""
     if run.record is not None:
-        print_figures(Console(), [Difference(**one) for one in run.record.result["differences"]])
+        print_figures(Console(width=160), [Difference(**one) for one in run.record.result["differences"]])
         return
     if table is None or races is None:
         raise click.UsageError("name a table and what another host raced of it, or a file with --again")
     names = list(Record.read(judged).result["problems"]) if judged is not None else []
     found = differences(Table.read(table), Record.read(races).result["problems"], names)
-    run.keep({"differences": [asdict(one) for one in found], **print_figures(Console(), found)})
+    run.keep({"differences": [asdict(one) for one in found], **print_figures(Console(width=160), found)})

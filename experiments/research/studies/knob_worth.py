@@ -59,5 +59,5 @@ def main(run: Run, table: Path) -> None:
             "single": values[single],
             "loss": {problem: loss if np.isfinite(loss) else None for problem, loss in costs.items()},
         }
-    Console().print(grid)
+    Console(width=160).print(grid)
     run.keep(record)

@@ -73,5 +73,5 @@ def main(run: Run, times: Path) -> None:
     found = ranking_losses(times)
     for problem, (fastest, lost) in found.items():
         grid.add_row(problem, f"{fastest * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
-    Console().print(grid)
+    Console(width=160).print(grid)
     run.keep({problem: lost for problem, (_, lost) in found.items()})

@@ -280,7 +280,7 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Print the speeds, and how the searches do."""
-    table, console = Table.read(asked.table), Console()
+    table, console = Table.read(asked.table), Console(width=160)
     found = speeds(table)
     result: dict[str, object] = {"problems": [asdict(one) for one in found]}
     result["speed"] = print_speeds(console, found, asked.seed)

@@ -164,5 +164,5 @@ def main(run: Run, files: tuple[Path, ...], hosts: tuple[Path, ...], races: int,
     for name, by in found.items():
         for what in WHAT:
             grid.add_row(name, what, *(_share(*by[what][of]) for of in OF))
-    Console().print(grid)
+    Console(width=160).print(grid)
     run.keep({"protocol": "race", "problems": found})

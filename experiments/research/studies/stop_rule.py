@@ -440,7 +440,7 @@ def main(run: Run, asked: Asked) -> None:
 
 def print_all(searches: Sequence[Watched], tables: Sequence[Table], others: Sequence[Table]) -> dict[str, object]:
     """Print and return the figures of searches and, with tables of another space, of the same behind its search."""
-    console = Console()
+    console = Console(width=160)
     result = print_figures(console, searches)
     if others:
         result["behind"] = print_figures(console, behind_others(searches, tables, others), BEHIND)

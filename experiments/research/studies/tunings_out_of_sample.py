@@ -238,7 +238,7 @@ class Asked:
 def main(run: Run, asked: Asked) -> None:
     """Tune and race every problem, and print the figures."""
     if run.record is not None:
-        print_figures(Console(), run.record.result)
+        print_figures(Console(width=160), run.record.result)
         return
     if asked.table is None or run.out is None:
         raise click.UsageError("name a table and --out, or a file with --again")
@@ -275,7 +275,7 @@ def main(run: Run, asked: Asked) -> None:
             found["runners"] = {runner: dict(configuration) for runner, configuration in runners.items()}
             done[name] = {**found, "race": raced(engine, problem, runners)}
             run.keep(result)
-    run.keep({**result, **print_figures(Console(), result)})
+    run.keep({**result, **print_figures(Console(width=160), result)})
 
 
 def use_cores(count: int) -> None:
