@@ -25,7 +25,7 @@ from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import Tracker
-from tilescout.spaces.errors import TableError
+from tilescout.spaces.errors import TableError, TilescoutError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
@@ -117,6 +117,13 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
             tracking.run.log(interrupted.results)
             raise
+        except TilescoutError:
+            if found := display.found:
+                write_result(asked.json_path, [result.to_dict() for result in found])
+                ended = {result.info.problem for result in found}
+                if failed := [each for each in problems if each not in ended]:
+                    _LOG.warning("without a result: %s", _some(failed))
+            raise
         with waiting("log the figures of all to MLflow"):
             tracking.run.finish(results)
     missing = [result.not_tracked for result in results if result.not_tracked]
@@ -136,14 +143,22 @@ def _measurable(
             )
         return problems, asked.table
     table, held = held_problems(template, problems, asked.table)
-    lacking = [str(problem) for problem in problems if problem not in held]
+    lacking = [problem for problem in problems if problem not in held]
     if lacking:
-        some = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else "")
-        told = f"{table.name} holds {len(held)} of the {len(problems)} problems of {asked.suite}; it lacks {some}"
+        told = (
+            f"{table.name} holds {len(held)} of the {len(problems)} problems of {asked.suite}; it lacks "
+            f"{_some(lacking)}"
+        )
         if not asked.skip_unrecorded:
             raise TableError(f"{told}: leave these out with --skip-unrecorded, or measure on a GPU")
         _LOG.warning("left out: %s", told)
     return held, table
+
+
+def _some(problems: Sequence[Problem]) -> str:
+    """The names of problems, of the first few where there are many."""
+    more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    return ", ".join(map(str, problems[:_NAMED])) + more
 
 
 def _about(suite: str, engine: Engine, options: TuneOptions, problems: int) -> "SuiteInfo":
@@ -170,6 +185,11 @@ class _Display:
         When the searches stop.
     show
         Prints results.
+
+    Attributes
+    ----------
+    found
+        The results, once they are known: where a search failed, those of the others.
     """
 
     def __init__(
@@ -182,6 +202,7 @@ class _Display:
     ) -> None:
         self._bars, self._task, self._engine, self._budget, self._show = bars, task, engine, budget, show
         self._source_said = False
+        self.found: Sequence[StudyResult] = ()
 
     def trial(self, problem: Problem, trial: TrialRecord) -> None:
         """Count a trial; see `tune_suite`."""
@@ -196,6 +217,7 @@ class _Display:
 
     def results(self, results: Sequence[StudyResult]) -> None:
         """End the bar, and print the results."""
+        self.found = results
         self._bars.update(self._task, description=why_ended(results, self._budget))
         self._bars.stop()
         self._show(results)

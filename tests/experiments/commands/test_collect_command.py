@@ -96,3 +96,12 @@ def test_a_suite_is_tuned_together(run: Run, suite: str, tmp_path: Path, capsys)
     assert printed.err.count("no peer is tuned") == 1, "once for all problems"
     run("tune", "gemm_sm90", "--suite", suite, "--problem", "512x512x512:bf16", code=2)
     assert "give one of --problem and --suite" in capsys.readouterr().err
+
+    (damaged,) = (tmp_path / "store" / "studies").glob("*-512x512x512-*.journal")
+    damaged.write_text("damaged\n")
+    run(*given, "--resume", "--store", str(tmp_path / "store"), "--json", str(result), code=2)
+    (left,) = json.loads(result.read_text())
+    assert left["problem"] == "16x4096x4096:bf16", "what failed costs nothing that is finished"
+    *_, named, error = capsys.readouterr().err.splitlines()
+    assert named == "without a result: 512x512x512:bf16"
+    assert "is damaged" in error
