@@ -120,7 +120,8 @@ def tune(
     cluster
         Address of a Ray cluster to compile and measure on, or ``auto``; None measures here.
     gpus
-        GPUs to use at most; None takes one of this machine, or all of a cluster.
+        GPUs to use at most; None takes one of this machine, or all of a cluster. A replay of one problem needs none, and
+        is the same with any number.
     table
         The table to replay; None takes the shipped one that holds the problem.
     objective

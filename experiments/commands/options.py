@@ -172,7 +172,8 @@ cluster_option = click.option(
 gpus_option = click.option(
     "--gpus",
     type=click.IntRange(min=1),
-    help="GPUs to use at most. [default: one for a problem, all for a suite, a campaign or a cluster]",
+    help="GPUs to use at most; the replay of a suite or a campaign simulates so many. [default: one for a problem or a "
+    "replay, all for a suite, a campaign or a cluster]",
 )
 objective_option = click.option(
     "--objective",

@@ -45,7 +45,7 @@ def make_engine(
     cluster
         Address of a Ray cluster, which then has the GPUs, or ``auto``; None measures here.
     gpus
-        GPUs to use at most; None takes all.
+        GPUs to use at most; None takes all. A replay simulates so many, without a number one.
     table
         The table to replay; None takes the shipped one.
     options
