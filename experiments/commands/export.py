@@ -127,7 +127,7 @@ def export(
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
         console.say(left_out)
     if form == BUNDLE:
-        kernels = ArtifactStore(artifacts(store))
+        kernels = ArtifactStore(artifacts(store), to_read=True)
         grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)
         bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
         algorithms = len(bundle.chosen) - len(bundle.ours)

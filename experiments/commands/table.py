@@ -133,7 +133,8 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     """
     check_apart(path, out)
     recorded = Table.read(path)
-    written = read_binaries(recorded, find_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
+    kernels = ArtifactStore(artifacts(store), to_read=True)
+    written = read_binaries(recorded, find_template(recorded.card.space), kernels, out)
     known = written.data.num_rows - written.data["instructions"].null_count
     Console().say(f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel")
 

@@ -6,7 +6,7 @@ import click
 
 from tilescout.experiments.commands.options import examples, named_store, store_option
 from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
-from tilescout.search.tracking.store import default_store
+from tilescout.search.tracking.store import store_under
 from tilescout.spaces.errors import StoreError
 
 
@@ -27,7 +27,7 @@ def ui(store: Path, mlflow_uri: str | None, host: str, port: int) -> int:
     """Open the MLflow UI on the trials of a store; Ctrl-C ends it."""
     if mlflow_uri is None and not (store / "mlflow.db").is_file():
         raise StoreError(f"no MLflow store in {store}: `tilescout tune` makes one")
-    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
+    uri, root = (mlflow_uri, None) if mlflow_uri else store_under(store)
 
     def begin() -> None:  # no bar: MLflow prints lines of its own meanwhile
         click.echo("MLflow starts, which takes some seconds", err=True)

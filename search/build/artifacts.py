@@ -164,16 +164,31 @@ class ArtifactStore:
     Parameters
     ----------
     root
-        The directory; it is made if it does not exist.
+        The directory.
+    to_read
+        Whether artifacts are read above all: the directory is made, if it does not exist, once one is to be kept.
 
     Raises
     ------
     StoreError
-        If it can't be made or written, or others could have filled it.
+        If others could have filled it, or, unless it is there to read, if it can't be made or written.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, to_read: bool = False) -> None:
         self.root = root
+        self._made = False
+        if not to_read:
+            self._make()
+            return
+        try:
+            check_folder(root, StoreError)
+        except FileNotFoundError:  # nothing was kept yet
+            pass
+        except OSError as error:
+            raise StoreError(f"can't read the artifact store {root}: {error.strerror}") from error
+
+    def _make(self) -> None:
+        root = self.root
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             root.mkdir(mode=0o755, exist_ok=True)
@@ -182,6 +197,7 @@ class ArtifactStore:
             raise StoreError(f"can't make the artifact store {root}: {error.strerror}") from error
         if not os.access(root, os.W_OK):
             raise StoreError(f"can't write the artifact store {root}: choose another with `store`")
+        self._made = True
 
     def folder(self, key: ArtifactKey) -> Path:
         """Where the artifact of a key is, or would be."""
@@ -229,6 +245,8 @@ class ArtifactStore:
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """A temporary folder on the store's file system, removed at the end if it still exists."""
+        if not self._made:
+            self._make()
         try:
             folder = Path(mkdtemp(prefix=_SCRATCH, dir=self.root))
         except OSError as error:

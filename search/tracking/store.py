@@ -49,9 +49,8 @@ def default_store(root: Path) -> tuple[str, Path]:
     StoreError
         If `root` can't be created or written to.
     """
+    found = store_under(root)
     root = root.absolute()
-    if found := re.search("[%#?\ud800-\udfff]", str(root)):  # these mean something else in an address, or nothing
-        raise StoreError(f"MLflow can't keep its files in {root}: choose a folder without {found[0]!r} in its path")
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,6 +59,20 @@ def default_store(root: Path) -> tuple[str, Path]:
         ) from error
     if not os.access(root, os.W_OK | os.X_OK):
         raise StoreError(f"can't write to the folder {root} of the MLflow store: choose another, or change its mode")
+    return found
+
+
+def store_under(root: Path) -> tuple[str, Path]:
+    """The URI and the artifact folder of the local store under `root`, whether it is there or not.
+
+    Raises
+    ------
+    StoreError
+        If MLflow can keep none there, for a character in its path.
+    """
+    root = root.absolute()
+    if found := re.search("[%#?\ud800-\udfff]", str(root)):  # these mean something else in an address, or nothing
+        raise StoreError(f"MLflow can't keep its files in {root}: choose a folder without {found[0]!r} in its path")
     path = root / "mlflow.db"
     return f"{_SQLITE}{path}", _artifacts_beside(path)
 

@@ -13,10 +13,13 @@ from pathlib import Path
 import click
 import pytest
 
+from tilescout.experiments.commands import ui
 from tilescout.experiments.commands.cli import run_command
 from tilescout.experiments.commands.options import console_beside
 from tilescout.search import Budget, tune
 
+STUDIES = Path(__file__).resolve().parents[2] / "search" / "studies" / "recorded"
+STUDY = STUDIES / "gemm_sm90-4096x4096x4096-bf16-h200-replay-random-s0.journal"
 COMMAND = str(Path(sys.executable).with_name("tilescout"))
 PROBLEM = "4096x4096x4096:bf16"
 TUNE = f"{COMMAND} tune gemm_sm90 --problem {PROBLEM} --device replay --sampler random"
@@ -54,6 +57,25 @@ def test_a_store_on_a_read_only_mount_is_told_at_once(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert "can't write to the folder" in lines[0]
     assert "can't write the artifact store disk/artifacts: choose another with --store" in lines[1]
+
+
+def test_what_only_reads_a_store_neither_needs_to_write_nor_changes_it(
+    tmp_path: Path, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, served = tmp_path / "store", list[str]()
+    (store / "studies").mkdir(parents=True)
+    shutil.copy(STUDY, store / "studies")
+    (store / "mlflow.db").touch()
+    before = sorted(store.rglob("*"))
+    monkeypatch.setattr(os, "access", lambda path, mode: not Path(path).is_relative_to(store) or not mode & os.W_OK)
+    monkeypatch.setattr(ui, "serve", lambda uri, *_: served.append(uri))
+
+    run("export", "--store", str(store), "--out", str(tmp_path / "bundle"))
+    run("ui", "--store", str(store))
+
+    assert (tmp_path / "bundle" / "bundle.json").is_file()
+    assert served == [f"sqlite:///{store}/mlflow.db"]
+    assert sorted(store.rglob("*")) == before
 
 
 @needs_mounts

@@ -38,6 +38,21 @@ def publish(store: ArtifactStore, artifact: Artifact, content: bytes = b"library
         return store.publish(key, artifact, scratch)
 
 
+def test_a_store_to_read_is_made_once_something_is_kept_in_it(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "made" / "on demand", to_read=True)
+
+    assert store.find(KEY) is None
+    assert not list(tmp_path.iterdir())
+    assert publish(store, MADE) == store.find(KEY)
+
+
+@pytest.mark.parametrize("to_read", [True, False])
+def test_a_store_that_others_may_write_is_refused(tmp_path: Path, to_read: bool) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(StoreError, match="can't trust"):
+        ArtifactStore(tmp_path, to_read=to_read)
+
+
 @pytest.mark.parametrize("artifact", [MADE, REFUSED])
 def test_what_was_published_is_found(store: ArtifactStore, artifact: Artifact) -> None:
     assert store.find(KEY) is None
