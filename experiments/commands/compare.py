@@ -97,12 +97,12 @@ class CompareRequest:
 @mlflow_option
 @json_option
 @collected(CompareRequest)
-def compare(asked: CompareRequest) -> None:
+def compare(asked: CompareRequest) -> int:
     """Compare search strategies on recorded tables.
 
     Every strategy searches every problem with every seed, on all cores. None is told the default configuration. The
     scores are those of Willemsen et al.: 0 is the expected result of random search, 1 the table's best from the first
-    trial on.
+    trial on. The exit code is 1 if every search failed.
     """
     from tilescout.search.tracking import default_store
 
@@ -155,3 +155,4 @@ def compare(asked: CompareRequest) -> None:
         page = log_comparison(comparison, out, about, uri, root)
     console.say(f"figures, plots and every search: {out}")
     console.say(shown_at(page, asked.mlflow_uri, asked.store))
+    return 0 if any(standing.runs for standing in comparison.standings) else 1

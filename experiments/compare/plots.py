@@ -15,13 +15,15 @@ def draw_convergence(comparison: Comparison, path: Path) -> None:
     figure = figure_type()(figsize=(9.5, 6), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     trials = np.arange(1, comparison.trials + 1)
-    for standing in comparison.standings:
+    shown = [standing for standing in comparison.standings if standing.runs]
+    for standing in shown:
         slower = 100 * (standing.curve - 1)
         (line,) = axes.plot(
             trials, slower[0], linewidth=1.6, label=f"{standing.name} ({standing.scores['score'][0]:.2f})"
         )
         axes.fill_between(trials, slower[1], slower[2], color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_xscale("log")
+    if shown:  # without a line there is nothing that a logarithm could be of
+        axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)
     axes.grid(True, which="both", color="#e4e7eb", linewidth=0.6)
@@ -31,7 +33,8 @@ def draw_convergence(comparison: Comparison, path: Path) -> None:
     axes.set_ylabel("slower than the table's best, %")
     problems = f"{len(comparison.cases)} problem{'s' if len(comparison.cases) > 1 else ''}, {comparison.seeds} seeds"
     axes.set_title(f"Geometric mean over {problems}, with 95 % intervals", loc="left")
-    axes.legend(title="strategy (score)", fontsize=8, frameon=False, ncols=1 + len(comparison.standings) // 10)
+    if shown:
+        axes.legend(title="strategy (score)", fontsize=8, frameon=False, ncols=1 + len(shown) // 10)
     write_whole(path, to_png(figure))
 
 
@@ -39,7 +42,7 @@ def draw_scores(comparison: Comparison, path: Path) -> None:
     """The score of each strategy on each problem, as PNG."""
     from tilescout.search.tracking.plots import figure_type, to_png
 
-    shown = [standing for standing in comparison.standings if standing.runs]
+    shown = [standing for standing in comparison.standings if standing.runs] or comparison.standings
     labels = list(comparison.cases)
     grid = np.array([[standing.by_case.get(label, {}).get("score", np.nan) for label in labels] for standing in shown])
     figure = figure_type()(

@@ -253,8 +253,8 @@ def _cells(standing: Standing) -> tuple[str, ...]:
     score, low, high = standing.scores["score"]
     close, closest = standing.within["5%"], standing.within["1%"]
     return (
-        f"{score:.3f}",
-        f"{_figure(low, '.3f')}-{_figure(high, '.3f')}",
+        _figure(score, ".3f"),
+        f"{_figure(low, '.3f')} to {_figure(high, '.3f')}" if math.isfinite(low) else "-",
         _figure(standing.scores["score_gpu_seconds"][0], ".3f"),
         _pair(close, "trials", ".0f"),
         _pair(closest, "trials", ".0f"),

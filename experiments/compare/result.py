@@ -100,7 +100,7 @@ class Comparison:
     tests
         Every two of them.
     shapes
-        How many groups of problems of one shape there are; intervals and tests are over these. See
+        How many groups of problems of one shape have a score; its intervals and the tests are over these. See
         `tilescout.spaces.shapes`.
     versions
         Of tilescout and of what the strategies are made with.
@@ -138,10 +138,10 @@ class Comparison:
     def warnings(self) -> list[str]:
         """The limits of the figures, a sentence each."""
         found = [*self._unscored()]
-        if self.shapes < ENOUGH_PROBLEMS:
+        if 0 < self.shapes < ENOUGH_PROBLEMS:
             told = f"intervals over {number_of(self.shapes, 'problem')} of different shape"
             found.append(f"{told} hold less than they say: take {ENOUGH_PROBLEMS} or more")
-        if self.seeds < ENOUGH_SEEDS and any(not standing.deterministic for standing in self.standings):
+        if self.seeds < ENOUGH_SEEDS and any(each.runs and not each.deterministic for each in self.standings):
             found.append(
                 f"intervals over {number_of(self.seeds, 'seed')} hold less than they say: take {ENOUGH_SEEDS} or more"
             )
@@ -152,17 +152,29 @@ class Comparison:
                 f"{number_of(self.seeds, 'seed')} one unlucky search can make it so; "
                 f"take {ENOUGH_SEEDS} or more before you believe it"
             )
-        needed = fewest_problems(len(self.standings))
-        if self.shapes < needed and self.tests:
-            told = f"{number_of(self.shapes, 'problem')} of different shape can prove nothing"
-            found.append(
-                f"{told} between {len(self.standings)} strategies on problems like these: take {needed} or more; "
-                "the paired tests speak of searches of these problems only"
-            )
+        found += self._untested()
         same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
         if same:
             found.append(f"the searches of {', '.join(same)} are the same with every seed, and count as one a problem")
         return found
+
+    def _untested(self) -> Iterator[str]:
+        """Where tests are not over problems, and so speak of no others."""
+        if all(test.unit == "problem" for test in self.tests):
+            return
+        rivals = sum(bool(np.isfinite(standing.scores["score"][0])) for standing in self.standings)
+        needed = fewest_problems(rivals)
+        if self.shapes < needed:
+            yield (
+                f"{number_of(self.shapes, 'problem')} of different shape can prove nothing between {rivals} strategies "
+                f"on problems like these: take {needed} or more; the paired tests speak of searches of these problems "
+                "only"
+            )
+        else:
+            yield (
+                f"some strategies have searches of fewer than {needed} problems of different shape in common, which "
+                "can prove nothing on problems like these: their paired tests speak of these searches only"
+            )
 
     def _unscored(self) -> Iterator[str]:
         """Which problems the scores are without."""
@@ -260,7 +272,9 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     cases = {case.label: _describe(truth) for case, truth in truths.items()}
     tables = tuple(sorted({case.table for case in truths}))
     tests = paired_tests(ordered, fixed, {case.label: shape for case, shape in labels.items()})
-    return Comparison(trials, seeds, tables, cases, standings, tests, len(set(labels.values())))
+    known = {label for found in by_run.values() for label in found}
+    shapes = {shape for case, shape in labels.items() if case.label in known}
+    return Comparison(trials, seeds, tables, cases, standings, tests, len(shapes))
 
 
 def number_of(count: int, what: str) -> str:

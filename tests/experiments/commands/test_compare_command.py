@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, run_all, run_one
-from tilescout.experiments.compare.report import verdict
-from tilescout.experiments.compare.result import Comparison, Standing
+from tilescout.experiments.commands import compare as command
+from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, open_case, run_all, run_one
+from tilescout.experiments.compare.report import verdict, write_comparison
+from tilescout.experiments.compare.result import Comparison, Standing, compare_traces
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 
@@ -196,3 +197,23 @@ def test_odd_tables_of_other_tuners_are_compared_and_what_they_lack_is_told(
     for figures in result["contenders"].values():
         assert figures["runs"] == 6  # without a model guided is not the same with every seed
         assert np.isfinite(figures["score"]["mean"])
+
+
+def test_a_comparison_in_which_every_search_failed_is_told_and_written(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth, _, _ = open_case(case)
+    broken = compare_traces({case: truth}, [Trace(Run("x", case, 5, 0), (), 0.5, "it broke")], 5, 1)
+
+    def compared(*asked: object, out: Path, **named: object) -> Comparison:
+        out.mkdir()
+        write_comparison(broken, out)
+        return broken
+
+    monkeypatch.setattr(command, "run_comparison", compared)
+    monkeypatch.setattr(command, "log_comparison", lambda *asked: "")
+    run("compare", "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store"), code=1)
+    printed = capsys.readouterr().out
+    assert "x failed on" in printed
+    assert "nan" not in printed
+    assert {"convergence.png", "scores.png"} < {path.name for path in (tmp_path / "out").iterdir()}

@@ -75,3 +75,22 @@ def test_a_score_without_a_problem_on_which_a_strategy_failed_is_warned_of() -> 
     warnings = compare_traces(truths, [*whole, *part], 3, 1).warnings
     assert [each for each in warnings if each.startswith("every search of x failed on t b: its score is without")]
     assert not any("every search" in each for each in compare_traces(truths, whole, 3, 1).warnings)
+
+
+def test_a_warning_of_tests_counts_the_strategies_and_problems_that_have_scores() -> None:
+    cases = [Case(f"{name}.parquet", name, "p") for name in "abcdef"]
+    truths = {case: truth(12.0) for case in cases}
+    found = [Trace(Run(name, case, 3, 0), tried, 0.5) for name, tried in (("x", (0,)), ("y", (1, 0))) for case in cases]
+    broken = [Trace(Run("z", case, 3, 0), (), 0.5, "it broke") for case in cases]
+    compared = compare_traces(truths, [*found, *broken], 3, 1)
+    assert {test.unit for test in compared.tests} == {"problem"}
+    assert not any("can prove nothing" in each for each in compared.warnings)
+    half = [each for each in found if each.run.contender == "x" or each.run.case in cases[:2]]
+    (told,) = (each for each in compare_traces(truths, half, 3, 1).warnings if "can prove nothing" in each)
+    assert told.startswith("some strategies have searches of fewer than 6 problems of different shape in common")
+    alike = {case: replace(truth(12.0), times_us=np.full(4, 10.0)) for case in cases[1:]}
+    some = compare_traces(truths | alike, found, 3, 1)
+    assert some.shapes == 1
+    (told,) = (each for each in some.warnings if "can prove nothing" in each)
+    assert told.startswith("1 problem of different shape can prove nothing between 2 strategies")
+    assert any(each.startswith("intervals over 1 problem ") for each in some.warnings)
