@@ -90,14 +90,29 @@ def _unseen(seen: Sequence[int], library: Integers) -> list[int]:
 
 
 def _in_order(found: Sequence[int], most_rows: int) -> list[int]:
-    """Some m, ordered so that any first part of them is spread as the sizes are that count."""
-    places = as_they_count(np.array(found, dtype=np.int64), most_rows)
-    left, ordered = np.ones(len(found), dtype=np.bool_), list[int]()
-    for at in range(len(found)):
-        nearest = int(np.where(left, np.abs(places - _van_der_corput(at)), np.inf).argmin())
-        left[nearest] = False
-        ordered.append(found[nearest])
+    """Some different m, ordered so that any first part of them is spread as the sizes are that count.
+
+    Next is always the one that is left nearest to the next number of the sequence.
+    """
+    sizes, count, ordered = sorted(found), len(found), list[int]()
+    sequence = [_van_der_corput(at) for at in range(count)]
+    where = as_they_count(np.array(sizes, dtype=np.int64), most_rows)
+    places = [-math.inf, *where.tolist(), math.inf]  # the first of the sizes is number 1 from here on
+    below, above = list(range(count + 2)), list(range(count + 2))  # itself, or where to look on if it is taken
+    for wanted, at in zip(sequence, np.searchsorted(where, sequence).tolist(), strict=True):
+        low, high = _free(below, at), _free(above, at + 1)
+        nearest = low if wanted - places[low] <= places[high] - wanted else high
+        ordered.append(sizes[nearest - 1])
+        below[nearest], above[nearest] = nearest - 1, nearest + 1
     return ordered
+
+
+def _free(leads_to: list[int], at: int) -> int:
+    """The first that leads to itself, on the way from one; the way is shortened for whoever comes next."""
+    while leads_to[at] != at:
+        leads_to[at] = leads_to[leads_to[at]]
+        at = leads_to[at]
+    return at
 
 
 def short_first(sizes: Sequence[int], times: Times) -> list[int]:
@@ -113,7 +128,7 @@ def spread(ordered: list[int]) -> list[int]:
 
 def _van_der_corput(at: int) -> float:
     """A number of the sequence, from 0 to 1: any first part of them is spread evenly."""
-    return int(f"{at:016b}"[::-1], 2) / 2**16
+    return int(f"{at:b}"[::-1], 2) / (1 << at.bit_length())
 
 
 def corrected(glances: Known, points: Known) -> Known:

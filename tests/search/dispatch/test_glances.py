@@ -1,6 +1,7 @@
 """Where glances are cast, and how they are put together with what was measured."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -36,6 +37,13 @@ def test_any_first_part_of_them_is_spread_over_all() -> None:
     assert np.diff(np.log(first[first > 64])).max() < 0.9
     assert np.diff(first).max() < 800
     assert 0.2 < (first <= 2048).mean() < 0.4  # a quarter, and an eighth of the rest, counts up to there
+
+
+def test_sizes_of_very_many_rows_are_ordered_soon() -> None:
+    begun = time.process_time()
+    sizes = fine_sizes(1 << 18)
+    assert time.process_time() - begun < 5  # looking at all of them for each took 20 s
+    assert np.diff(np.sort(sizes[:256])).max() < 1 << 13, "any first part of them is spread over all"
 
 
 def test_sizes_whose_launches_are_short_come_first_and_else_keep_their_order() -> None:
