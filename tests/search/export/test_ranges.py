@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._inductor.utils import run_and_get_code
 
-from tilescout.search.export import use
+from tilescout.search.build.loading import LoadedKernel
+from tilescout.search.export import generated_calls, use
 from tilescout.search.export.bundle import INDEX, Bundle, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.inductor import load
-from tilescout.search.export.loaded_kernels import find_family, name_of
+from tilescout.search.export.loaded_kernels import Loaded, find_family, name_of
 from tilescout.search.export.ranges import Dispatch, Lookup, Range, ranges_between, ranges_of
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import BundleError
@@ -85,6 +86,18 @@ def test_a_lookup_answers_as_the_ranges_say(parts: list[tuple[int, int, str]], m
     assert lookup.find(m) == (kernel_at(ranges, m) or None)
     found = Dispatch(PRODUCT, tuple(ranges)).find(m)
     assert (found.kernel if found is not None else "") == kernel_at(ranges, m)
+
+
+@given(stretches, st.sampled_from([1, 8]))
+def test_calls_of_one_product_share_what_starts_at_each_m(parts: list[tuple[int, int, str]], step: int) -> None:
+    kernels = {name: LoadedKernel(print, lambda *_: (), clusters) for clusters, name in enumerate("ab", start=1)}
+    lookup = Lookup[Loaded]([(each.low, each.high, kernels.get(each.kernel)) for each in laid(parts)])
+    starts = generated_calls._starts(lookup, step)
+    assert starts is generated_calls._starts(lookup, step)
+    assert len(starts) == lookup.ends[-1] + 1
+    for m, (_, clusters, _) in enumerate(starts):
+        kernel = lookup.find(m) if m % step == 0 else None
+        assert clusters == (kernel.max_clusters if isinstance(kernel, LoadedKernel) else 0)
 
 
 @given(stretches, st.dictionaries(st.integers(1, 120), st.sampled_from(Choice)), st.integers(1, 150))
