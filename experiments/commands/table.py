@@ -15,7 +15,7 @@ from tilescout.experiments.commands.options import check_apart, check_writable, 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.studies.folders import artifacts
-from tilescout.search.tables.card import FORMAT
+from tilescout.search.tables.card import FORMAT, TableCard
 from tilescout.search.tables.kernel_tuner import cache_of
 from tilescout.search.tables.result_forms import Told, UntoldError
 from tilescout.search.tables.results import PROTOCOL, merged_text, read_results
@@ -63,7 +63,7 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     does not name, options do. Where the objective is no time, what stands for one is the objective relative to the
     median configuration, which counts as 100, the smaller the better.
 
-    A table of this kernel and device that OUT is already is replaced, any other is left alone.
+    A table of this problem that was imported to OUT before is replaced, any other is left alone.
 
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """
@@ -77,10 +77,9 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
         raise TableError(f"{error.fault}: give {options}") from error
     if out.exists():
         held = Table.read(out).card
-        if (held.space, held.product) != (card.space, card.product):
-            raise StoreError(
-                f"{out} is a table of {held.space} on {held.product}: choose another file, or move it away"
-            )
+        if _told_of(held) != _told_of(card):  # it may be days of measuring
+            about = f"{held.space} on {held.product}, {', '.join(map(str, held.baselines))} ({held.protocol})"
+            raise StoreError(f"{out} is a table of {about}: choose another file, or move it away")
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
     figure = "" if card.protocol == PROTOCOL else f" ({card.protocol.removeprefix(PROTOCOL).strip(', ')}, no times)"
@@ -90,6 +89,11 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     )
     if merged := merged_text(card):
         Console().say(merged)
+
+
+def _told_of(card: TableCard) -> tuple[object, ...]:
+    """What two tables have in common that are of one file of results."""
+    return card.space, card.product, card.protocol, list(card.baselines)
 
 
 @click.command(

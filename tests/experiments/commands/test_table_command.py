@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.shipped import shipped_tables, template_of
-from tilescout.search.tables.table import Table
+from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.templates import find_template
 
 RunCommand = Callable[..., None]
@@ -46,7 +47,9 @@ def test_an_imported_kernel_is_tuned_listed_and_compared(
         "stencil 512x512x64 on A GPU of another time: 64 configurations of x, y, z, 4 failed" in capsys.readouterr().out
     )
     run("tables", "import", "cache.json.gz", "stencil.parquet", "--kernel", "another", code=2)
-    assert "stencil.parquet is a table of stencil on A GPU of another time: choose" in capsys.readouterr().err
+    assert "stencil.parquet is a table of stencil on A GPU of another time, 512x512x64" in capsys.readouterr().err
+    run("tables", "import", "cache.json.gz", "stencil.parquet", "--problem", "64", code=2)
+    assert "A GPU of another time, 512x512x64 (kernel-tuner): choose" in capsys.readouterr().err
     run("tables", "import", "cache.json.gz", "stencil.parquet")
     run("tables", "stencil.parquet")
     assert "512x512x64" in capsys.readouterr().out
@@ -77,7 +80,9 @@ def test_another_objective_is_read_and_not_exported(
     assert "has no times: The rows are no times but benchmark_time, of which less is better" in capsys.readouterr().err
 
 
-def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunCommand) -> None:
+def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_measured(
+    folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     shipped = shipped_tables()[0]
     problem = "512x512x512:bf16"
     run("tables", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
@@ -91,6 +96,11 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunComman
     rows = [original.measurement(int(row)) for row in original.rows(found)]
     times = [m.time_us if m.ok else m.pilot_us for m in rows]
     assert sorted(again.times_us) == pytest.approx(sorted(time for time in times if time is not None))
+    measured = replace(again.card, protocol=original.card.protocol)
+    write_table(Path("own.parquet"), measured, again.data)
+    run("tables", "import", "out.json.gz", "own.parquet", code=2)
+    assert f"({measured.protocol}): choose another file" in capsys.readouterr().err
+    assert Table.read_card(Path("own.parquet")).protocol == measured.protocol
 
 
 @pytest.mark.parametrize(
