@@ -59,6 +59,14 @@ class ContestOptions:
     def __post_init__(self) -> None:
         if self.candidates < 1:
             raise ExportError(f"a contest can't have {self.candidates} candidates: the default is always one")
+        if self.others < 0 or self.guesses < 0:
+            raise ExportError(
+                f"a contest can't have {self.others} others and {self.guesses} guesses: 0 leaves them out"
+            )
+        if not 0 <= self.margin < 1:  # what was not proven as fast as the library is no decision for a kernel
+            raise ExportError(
+                f"a kernel can't have to gain {self.margin} of a time: allowed are numbers from 0 to below 1"
+            )
 
 
 @dataclass(frozen=True)

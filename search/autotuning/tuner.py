@@ -81,6 +81,10 @@ class TunerOptions:
     def __post_init__(self) -> None:
         if not self.seconds >= 0:
             raise ExportError(f"the budget of autotune can't be {self.seconds} s: allowed are numbers from 0 on")
+        if not self.patience >= 0 or not self.idle >= 0:
+            raise ExportError(
+                f"a tuner can't wait {self.patience} s, or stay {self.idle} s: allowed are numbers from 0 on"
+            )
 
 
 class Tuner:

@@ -103,6 +103,16 @@ def test_a_product_of_which_nothing_compiles_is_not_decided() -> None:
         decide(engine, entry, ContestOptions(), math.inf)
 
 
-def test_a_contest_without_candidates_is_refused() -> None:
-    with pytest.raises(ExportError, match="0 candidates: the default is always one"):
-        ContestOptions(candidates=0)
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"candidates": 0}, "0 candidates: the default is always one"),
+        ({"others": -1}, "0 leaves them out"),
+        ({"guesses": -1}, "0 leaves them out"),
+        ({"margin": -0.05}, "allowed are numbers from 0 to below 1"),  # no bundle takes what is proven slower
+        ({"margin": math.nan}, "allowed are numbers from 0 to below 1"),
+    ],
+)
+def test_a_contest_that_can_not_be_is_refused(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ExportError, match=reason):
+        ContestOptions(**wrong)

@@ -223,9 +223,10 @@ def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_a
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan])
-def test_a_budget_that_is_none_is_refused(seconds: float) -> None:
+@pytest.mark.parametrize("name", ["seconds", "patience", "idle"])
+def test_a_budget_that_is_none_is_refused(seconds: float, name: str) -> None:
     with pytest.raises(ExportError, match="allowed are numbers from 0 on"):
-        TunerOptions(seconds)
+        TunerOptions(**{name: seconds})
 
 
 def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complement(
