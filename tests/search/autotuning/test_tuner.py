@@ -223,10 +223,13 @@ def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_a
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan])
-@pytest.mark.parametrize("name", ["seconds", "patience", "idle"])
-def test_a_budget_that_is_none_is_refused(seconds: float, name: str) -> None:
+@pytest.mark.parametrize(
+    "with_seconds",
+    [TunerOptions, lambda seconds: TunerOptions(patience=seconds), lambda seconds: TunerOptions(idle=seconds)],
+)
+def test_a_budget_that_is_none_is_refused(with_seconds: Callable[[float], TunerOptions], seconds: float) -> None:
     with pytest.raises(ExportError, match="allowed are numbers from 0 on"):
-        TunerOptions(**{name: seconds})
+        with_seconds(seconds)
 
 
 def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complement(
