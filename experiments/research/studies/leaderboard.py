@@ -115,6 +115,7 @@ def page(record: Record, data: Path) -> str:
         again=f"{PROGRAM} leaderboard --again {data} --page {data.parent / 'leaderboard.md'}",
         data=data.name,
         origin=ORIGIN if data == DATA else "`tilescout tables` says more of each recording.",
+        leaders=", ".join(f"`{name}`" for name in ranked[:3]),
         trials=result["trials"],
         seeds=result["seeds"],
         spaces="\n".join(lines),
