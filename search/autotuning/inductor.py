@@ -26,6 +26,7 @@ from tilescout.search.autotuning.summary import Summary
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.gpus import driver_version
+from tilescout.search.engines.library_candidates import library_of
 from tilescout.search.export import torch_hooks
 from tilescout.search.export.graph_rewrite import find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
@@ -35,8 +36,9 @@ from tilescout.search.export.siblings.rewrite import join_products
 from tilescout.search.export.torch_operator import define, define_together
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, protocol_of
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, TilescoutError, one_line
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.loaders import load_loader
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
@@ -220,6 +222,7 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
         "gpu": product,
         "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda),
+        "library": _library_of(template),
         "driver": str(driver_version()),
         "compiler": version("nvidia-cutlass-dsl"),
         "space": template.name,
@@ -236,6 +239,20 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
         return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(timeout=_KERNEL_SECONDS))
 
     return started(Tuner(template, find_device(product), store, artifacts, open_engine, options))
+
+
+def _library_of(template: KernelTemplate) -> str:
+    """The version of the library whose kernels ours are compared with, which may be the answer; empty if unknown.
+
+    It is a package of its own: the same torch may run another one.
+    """
+    own = library_of(template)
+    if own is None or not own.loader:
+        return ""
+    try:
+        return load_loader(own.loader).version
+    except (DeviceError, SpaceError):
+        return ""
 
 
 def started(tuner: Tuner) -> Tuner:

@@ -14,8 +14,9 @@ from torch._dynamo.utils import counters
 from torch._inductor.codecache import PyCodeCache
 
 from tilescout.search import autotune
+from tilescout.search.autotuning import inductor
 from tilescout.search.autotuning.inductor import TuningPass, backend
-from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.export import graph_rewrite, loaded_kernels
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.epilogues import Product
@@ -23,6 +24,7 @@ from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
+from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.gemm import GemmProblem
 
 Calls = Callable[[Bundle], int]
@@ -58,6 +60,27 @@ def test_products_that_the_store_knows_run_our_kernels(
     assert calls(bundle) == before + 2
     assert tuning.report.replaced == {"64x64x64:bf16": 2}
     assert "2 of 2 matrix products run tuned kernels" in str(tuner.summary)
+
+
+def test_what_was_decided_beside_another_version_of_the_library_is_decided_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder(version: str | None) -> Path:
+        class Library:
+            @property
+            def version(self) -> str:
+                if version is None:
+                    raise DeviceError("torch has loaded none")
+                return version
+
+        monkeypatch.setattr(inductor, "load_loader", lambda path: Library())
+        return inductor.make_tuner(tmp_path, TunerOptions()).store.folder
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    assert folder("13.1.0") == folder("13.1.0")
+    assert len({folder("13.1.0"), folder("13.1.1"), folder(None)}) == 3
 
 
 def test_shared_keys_are_read_in_place_and_told(make_tuner: MakeTuner) -> None:
