@@ -23,7 +23,7 @@ from tilescout.spaces.space import SearchSpace
 
 
 def operation(fake_cublaslt: ModuleType, text: str, fast: bool = False) -> Operation:
-    return Operation(Library(fake_cublaslt.build_library()), Product.of(GemmProblem.parse(text), fast))
+    return Operation(fake_cublaslt.load_library(), Product.of(GemmProblem.parse(text), fast))
 
 
 def test_structures_have_the_sizes_of_the_header():
@@ -45,12 +45,12 @@ def test_the_library_is_the_one_that_the_process_has_loaded(tmp_path: Path):
 
 
 def test_a_version_is_told_as_it_is_written(fake_cublaslt: ModuleType):
-    assert Library(fake_cublaslt.build_library()).version == "13.1.0"
-    assert Library(fake_cublaslt.build_library(120906)).version == "12.9.6"
+    assert fake_cublaslt.load_library().version == "13.1.0"
+    assert fake_cublaslt.load_library(120906).version == "12.9.6"
 
 
 def test_a_refusal_says_which_call_was_refused(fake_cublaslt: ModuleType):
-    library = Library(fake_cublaslt.build_library())
+    library = fake_cublaslt.load_library()
     with pytest.raises(LibraryError, match=r"cublasLtMatmulAlgoInit answered 7 \(invalid value\)"):
         library.algorithm([68, 0, 14, 14, 14, 14], 8)
     with pytest.raises(DeviceError, match="can't use"):
@@ -156,7 +156,7 @@ def test_attributes_are_set_by_their_size(fake_cublaslt: ModuleType):
 
 
 def test_the_problem_says_whether_sums_are_fast_or_the_space_does(fake_cublaslt: ModuleType):
-    of_host = {"library": Library(fake_cublaslt.build_library())}
+    of_host = {"library": fake_cublaslt.load_library()}
     accurate, fast = (GemmProblem.parse(f"16x16x32:e4m3{part}") for part in ("", ":fast"))
     for loader, expected in ((CublasLt, [False, True]), (FastCublasLt, [True, True])):
         asked = type("OfHost", (loader,), of_host)()

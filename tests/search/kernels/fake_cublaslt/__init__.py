@@ -7,7 +7,7 @@ package's folder on the path of the measuring processes too.
 import subprocess
 from functools import cache, cached_property
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from plain_gemm import PlainGemmTemplate  # type: ignore[import-not-found]  # in the same folder
 
@@ -24,21 +24,22 @@ HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e1
 
 
 @cache
-def build_library(version: int = 130100) -> Path:
-    """The library's file, named as the real one."""
-    path = Path(mkdtemp(prefix="tilescout-fake-")) / "libcublasLt.so.13"
+def load_library(version: int = 130100) -> Library:
+    """The library, of a file that is named as the real one; it is removed again once it is loaded."""
     source = Path(__file__).with_name("library.c")
     # A library linked with -ffast-math has every process that loads it flush subnormal numbers to zero: these do not.
     fast = ["-O2", "-fno-math-errno", "-fno-signed-zeros", "-fno-trapping-math", "-fassociative-math"]
     options = ["-shared", "-fPIC", *fast, "-Wall", "-Werror", f"-DVERSION={version}"]
-    subprocess.run([find_linker(), *options, "-o", str(path), str(source)], check=True)
-    return path
+    with TemporaryDirectory(prefix="tilescout-fake-") as folder:
+        path = Path(folder, "libcublasLt.so.13")
+        subprocess.run([find_linker(), *options, "-o", str(path), str(source)], check=True)
+        return Library(path)
 
 
 class HostLoader(CublasLt):
     @cached_property
     def library(self) -> Library:
-        return Library(build_library())
+        return load_library()
 
     @property
     def version(self) -> str:
@@ -48,7 +49,7 @@ class HostLoader(CublasLt):
 class FastHostLoader(FastCublasLt):
     @cached_property
     def library(self) -> Library:
-        return Library(build_library())
+        return load_library()
 
 
 class HostCublasLt(CublasLtTemplate):
