@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.commands.options import find_modules_here
+from tilescout.search.export.torch_hooks import argument_names
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
 from tilescout.spaces.experts import FORMS
 from tilescout.spaces.faults import described
 from tilescout.spaces.gated import PLACES
-from tilescout.spaces.gemm import INPUTS, GemmProblem
+from tilescout.spaces.gemm import INPUTS, OUTPUTS, GemmProblem
 from tilescout.spaces.grouped import DRAWS, GroupedProblem
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.routing import Routing
@@ -51,6 +52,9 @@ class Product:
     form
         The form of its problem: ``swiglu`` where SwiGLU stands behind it, with the gate before up, ``scaled`` where its
         rows are multiplied by a number each, otherwise empty.
+    out, fast
+        Of an 8-bit product, which has a factor: its result's type, as torch calls it, and whether its sums may have
+        fewer bits.
     """
 
     m: int
@@ -62,6 +66,8 @@ class Product:
     label: str
     grouped: bool = False
     form: str = ""
+    out: str = ""
+    fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,7 @@ class _Watch:
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                found = _product(function, args, label)
+                found = _product(function, args, kwargs or {}, label)
                 if found is not None:
                     products.append(found)
                 result = function(*args, **(kwargs or {}))
@@ -326,12 +332,12 @@ def _stand_in(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor",
     return mixed.expand(*query.shape[:-1], value.shape[-1]).contiguous()
 
 
-def _product(function: Any, args: Any, label: str) -> Product | None:
+def _product(function: Any, args: Any, kwargs: Mapping[str, Any], label: str) -> Product | None:
     """The product that an operator of torch is; None if it is none."""
     import torch
 
     aten = torch.ops.aten
-    operands = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
+    operands = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1, aten._scaled_mm: 0}
     packet = getattr(function, "overloadpacket", None)
     if str(packet) in _GROUPED:
         return _grouped_product(args[0], args[1], label)
@@ -340,7 +346,21 @@ def _product(function: Any, args: Any, label: str) -> Product | None:
     a, b = args[operands[packet] :][:2]
     batch = a.shape[0] if a.dim() == 3 else 1
     layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
-    return Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, str(a.dtype).removeprefix("torch."), layout, label)
+    made = Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, _type_name(a.dtype), layout, label)
+    return made if packet != aten._scaled_mm else _scaled_product(made, argument_names(function), args, kwargs)
+
+
+def _scaled_product(made: Product, names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> Product:
+    """An 8-bit product with the type of its result, if it has one factor for each operand."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if any(given[name].dim() > 1 or given[name].numel() != 1 for name in ("scale_a", "scale_b")):
+        return replace(made, dtype=f"{made.dtype} with a scale for each row or block")
+    out = _type_name(given.get("out_dtype") or given["self"].dtype)
+    return replace(made, out=out, fast=bool(given.get("use_fast_accum")))
+
+
+def _type_name(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _grouped_product(a: "torch.Tensor", b: "torch.Tensor", label: str) -> Product | None:
@@ -348,8 +368,7 @@ def _grouped_product(a: "torch.Tensor", b: "torch.Tensor", label: str) -> Produc
     if (a.dim(), b.dim()) != (2, 3):
         return None
     layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
-    dtype = str(a.dtype).removeprefix("torch.")
-    return Product(a.shape[0], b.shape[-1], a.shape[-1], b.shape[0], dtype, layout, label, grouped=True)
+    return Product(a.shape[0], b.shape[-1], a.shape[-1], b.shape[0], _type_name(a.dtype), layout, label, grouped=True)
 
 
 def _module_of(node: "fx.Node") -> str:
@@ -362,23 +381,28 @@ def _module_of(node: "fx.Node") -> str:
 
 
 def _summarise(products: Sequence[Product], graphs: int, experts: Experts | None) -> Recording:
-    names = {DTYPES[name].torch_name: name for name in INPUTS}
+    names, results = ({DTYPES[name].torch_name: name for name in some} for some in (INPUTS, OUTPUTS))
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     phases: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
-        wanted = experts is None or not experts.forms or product.form in experts.forms
-        if product.grouped != (experts is not None) or not wanted:
-            other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
+        other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
+        if product.grouped != (experts is not None):
             skipped[f"{other}: another space computes it"] += 1
+            continue
+        if experts is not None and experts.forms and product.form not in experts.forms:
+            skipped[f"{other}: it has not the form {' or '.join(experts.forms)}"] += 1
             continue
         if product.dtype not in names:
             skipped[f"{sizes} in {product.dtype}"] += 1
             continue
+        if product.out and product.out not in results:
+            skipped[f"{sizes} in {product.dtype}, with a result in {product.out}"] += 1
+            continue
         try:
-            problems = _problems(product, names[product.dtype], experts)
+            problems = _problems(product, names[product.dtype], results.get(product.out, ""), experts)
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue
@@ -390,8 +414,8 @@ def _summarise(products: Sequence[Product], graphs: int, experts: Experts | None
     return Recording(entries, dict(skipped), graphs)
 
 
-def _problems(product: Product, dtype: str, experts: Experts | None) -> list[Problem]:
-    """The problem that a product is; for each routing, if it is one of experts.
+def _problems(product: Product, dtype: str, out: str, experts: Experts | None) -> list[Problem]:
+    """The problem that a product of some types is; for each routing, if it is one of experts.
 
     Raises
     ------
@@ -404,5 +428,5 @@ def _problems(product: Product, dtype: str, experts: Experts | None) -> list[Pro
         kind = FORMS.get(product.form if experts.forms else "", GroupedProblem)
         sizes = product.batch, product.m, product.n, product.k
         return [kind(*sizes, dtype, routing, last_draw=experts.draws - 1) for routing in experts.routings]
-    batch = f"x{product.batch}" if product.batch != 1 else ""
-    return [GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")]
+    sizes = product.m, product.n, product.k, product.batch
+    return [GemmProblem(*sizes, dtype, out, product.layout, alpha=bool(out), fast=product.fast)]

@@ -108,6 +108,31 @@ def test_products_of_other_types_are_left_out_and_said() -> None:
     assert recording.skipped == {"4x8x16 in float64": 1}
 
 
+class EightBits(nn.Module):
+    """Products in e4m3, as torchao writes them: with a scale an operand, fast or not, and with one a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(128, 64).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b, one = x.to(torch.float8_e4m3fn), self.weight.t(), x.new_ones((), dtype=torch.float32)
+        rows, columns = x.new_ones(32, 1, dtype=torch.float32), x.new_ones(1, 128, dtype=torch.float32)
+        found = torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+        found = found + torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        found = found + torch._scaled_mm(a, b, one, one).to(torch.bfloat16)  # a result in e4m3
+        return found + torch._scaled_mm(a, b, rows, columns, out_dtype=torch.bfloat16)
+
+
+def test_products_in_8_bits_are_recorded_or_said() -> None:
+    recording = record(lambda: (EightBits(), (torch.empty(32, 64, dtype=torch.bfloat16),)), None, training=False)
+    assert listed(recording) == {"32x128x64:e4m3-bf16:alpha": 1, "32x128x64:e4m3-bf16:fast:alpha": 1}
+    assert recording.skipped == {
+        "32x128x64 in float8_e4m3fn, with a result in float8_e4m3fn": 1,
+        "32x128x64 in float8_e4m3fn with a scale for each row or block": 1,
+    }
+
+
 def test_a_model_that_needs_no_memory_takes_none() -> None:
     """400 GB of weights."""
     recording = record(lambda: (nn.Linear(447_216, 447_216, bias=False), (torch.empty(8, 447_216),)), "bf16", False)
@@ -260,6 +285,7 @@ def test_products_with_something_behind_them_are_recorded_as_such_if_asked() -> 
         "8x40x96x64:bf16:swiglu:zipf-1", "8x32x96x64:bf16:swiglu:zipf-1"
     ]  # fmt: skip
     assert sum(gated.skipped.values()) == 3
+    assert all(reason.endswith("it has not the form swiglu") for reason in gated.skipped)
     scaled = record(make, "bf16", training=False, experts=Experts(ZIPF, ("scaled",)))
     assert [entry.problem for entry in scaled.entries] == ["8x8x96x64:bf16:scaled:zipf-1"]
     plain = record(make, "bf16", training=False, experts=Experts(ZIPF))
