@@ -92,7 +92,7 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
 
 
 def _told_of(card: TableCard) -> tuple[object, ...]:
-    """What two tables have in common that are of one file of results."""
+    """The facts that two tables of one file of results have in common."""
     return card.space, card.product, card.protocol, list(card.baselines)
 
 

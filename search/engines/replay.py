@@ -15,7 +15,9 @@ from tilescout.search.engines.jobs import in_words
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
+from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.recorded_space import RecordedSpace, recorded_device
+from tilescout.search.tables.results import PROTOCOL
 from tilescout.search.tables.table import Table
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -119,10 +121,18 @@ class ReplayEngine(Engine):
         """Nothing was started."""
 
 
+def _protocol(card: TableCard) -> str:
+    """How rows were measured, in words; what another tuner measured is in none of our protocols."""
+    if not card.protocol.startswith(PROTOCOL):
+        return in_words(card.objective)
+    figure = card.protocol.removeprefix(PROTOCOL).removeprefix(", ")
+    return f" by another tuner: no times, but {figure}" if figure else " by another tuner"
+
+
 def _provenance(table: Table, template: KernelTemplate) -> Provenance:
     card = table.card
     origin = f"replayed from {table.path.name}, recorded on {card.product} on {card.recorded}"
-    origin += f"{in_words(card.objective)}; no GPU was used"
+    origin += f"{_protocol(card)}; no GPU was used"
     stale = f"; the source of {template.name} has changed since" if table.stale_for(template) else ""
     return Provenance(
         kind="replay",

@@ -18,7 +18,7 @@ from tilescout.search.tables.kernel_tuner import CacheValue, stored
 from tilescout.search.tables.result_forms import SECONDS, TIME, Form, Told, UntoldError, form_of
 from tilescout.search.tables.rows import encode_columns
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, DeviceError, TableError, one_line
+from tilescout.spaces.errors import MALFORMED, DeviceError, ProblemError, TableError, one_line
 from tilescout.spaces.inputs import read_unpacked, values_in
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
@@ -40,6 +40,11 @@ PROTOCOL_TEXT = (
 OBJECTIVE_TEXT = (
     "The rows are no times but {objective}, of which {better} is better: what stands for a time is {objective} "
     "relative to the median configuration, which counts as {scale:g}, and the smaller the better. "
+)
+LINE_TEXT = (
+    "The rows are no times but {objective}, of which {better} is better, and which is not above 0 everywhere: what "
+    "stands for a time follows {objective} in a straight line, on which the median configuration counts as {scale:g}, "
+    "the best as half as much, and the smaller the better. "
 )
 MERGED_TEXT = (
     "The file has {results:,} results of {configurations:,} configurations: what stands for one is their mean."
@@ -84,7 +89,8 @@ def read_results(path: Path, told: Told = _NOTHING) -> tuple[TableCard, "pa.Tabl
     """
     text = _load(path)
     try:
-        return _card_and_columns(form_of(text, told), told)
+        with np.errstate(all="ignore"):  # what is no number, or too large for one, is refused with its row
+            return _card_and_columns(form_of(text, told), told)
     except MALFORMED as error:
         fault = f"it has no {one_line(error)}" if isinstance(error, KeyError) else one_line(error)
         raise TableError(
@@ -219,11 +225,12 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     found = _merged(read)
     about = {name: value for name, value in form.about.items() if value}
     relative = form.objective != TIME
-    figures = _relative(form.objective, told, found.figures) if relative else found.figures
-    timed = np.flatnonzero(~np.isnan(figures))
+    timed = np.flatnonzero(~np.isnan(found.figures))
     if not len(timed):
         known = f", the first entry has {', '.join(form.figures)}" if form.figures else ""
         raise TableError(f"no configuration has {f'the figure {form.objective}' if relative else 'a time'}{known}")
+    upwards = relative and _more_is_better(form.objective, told)
+    figures = _relative(found.figures, upwards) if relative else found.figures
     unit = _seconds(told.unit or about.get("unit"), relative)
     per_figure = 1.0 if relative else _seconds(told.unit or about.get("figure_unit", about.get("unit")), False) * 1e6
     times = figures * per_figure
@@ -233,13 +240,14 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     texts = {name: list(values)[found.codes[name][median]] for name, values in found.values.items()}
     default = Configuration(tuple((name, listed[texts[name]]) for name, listed in knobs.items()))
     named = _named(told, about)
-    problem = NamedProblem(told.problem or _problem(named["problem"], form.objective))
+    problem = NamedProblem(told.problem) if told.problem else _problem(named["problem"], form.objective)
     product = str(named["device"])
     day = found.last or about.get("day", "")
     text = PROTOCOL_TEXT
     if relative:
-        better = "more" if _more_is_better(form.objective, told) else "less"
-        text = OBJECTIVE_TEXT.format(objective=form.objective, better=better, scale=RELATIVE) + text
+        said = OBJECTIVE_TEXT if found.figures[timed].min() > 0 else LINE_TEXT
+        better = "more" if upwards else "less"
+        text = said.format(objective=form.objective, better=better, scale=RELATIVE) + text
     if len(read) > len(found):
         text += " " + MERGED_TEXT.format(results=len(read), configurations=len(found))
     card = TableCard(
@@ -277,9 +285,13 @@ def _named(told: Told, about: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _problem(size: Any, objective: str) -> str:
+def _problem(size: Any, objective: str) -> NamedProblem:
+    """The problem of this size, of which a file may say anything."""
     text = "x".join(map(str, size if isinstance(size, list | tuple) else [size]))
-    return text if objective == TIME else f"{text}:{_NO_NAME.sub('_', objective)}"
+    try:
+        return NamedProblem(text if objective == TIME else f"{text}:{_NO_NAME.sub('_', objective)}")
+    except ProblemError as error:
+        raise UntoldError(one_line(error), "problem") from error
 
 
 def _seconds(unit: Any, needless: bool) -> float:
@@ -299,13 +311,21 @@ def _more_is_better(objective: str, told: Told) -> bool:
     return known
 
 
-def _relative(objective: str, told: Told, figures: Floats) -> Floats:
-    """Figures over that of the median configuration, which stand for times, turned over where more is better."""
+def _relative(figures: Floats, upwards: bool) -> Floats:
+    """Stand-ins for times: figures over that of the median configuration, turned over where more is better.
+
+    A ratio says nothing of figures that are not above 0, such as a score that may be negative. There it is a straight
+    line, which leaves a comparison's scores as they are.
+    """
     known = np.sort(figures[~np.isnan(figures)])
-    if len(known) and known[0] <= 0:
-        raise TableError(f"{objective} is {known[0]:g} somewhere: only figures above 0 can be compared by their ratio")
-    median = known[(len(known) - 1) // 2] if len(known) else math.nan
-    return RELATIVE * (median / figures if _more_is_better(objective, told) else figures / median)
+    if known[0] > 0:
+        median = known[len(known) // 2 if upwards else (len(known) - 1) // 2]
+        return np.asarray(RELATIVE * (median / figures if upwards else figures / median))
+    costs = -figures if upwards else figures
+    known = np.sort(costs[~np.isnan(costs)])
+    median = known[(len(known) - 1) // 2]
+    spread = (median - known[0]) or (known[-1] - median) or 1.0
+    return np.asarray(RELATIVE * (1 + (costs - median) / (2 * spread)))
 
 
 def _failures(count: int, failures: Mapping[int, tuple[Status, str]]) -> dict[str, Any]:

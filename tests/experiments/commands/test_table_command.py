@@ -113,7 +113,11 @@ def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_me
             "malformed problem 'a b'",
         ),
         (("tables", "import", "list.json", "o.parquet", "--problem", "1"), "give --kernel, --device"),
-        (("tables", "import", "cache.json.gz", "o.parquet", "--objective", "x"), "give --maximize or --minimize"),
+        (("tables", "import", "cache.json.gz", "o.parquet", "--objective", "cost"), "has the figure cost, the first"),
+        (
+            ("tables", "import", "cache.json.gz", "o.parquet", "--objective", "benchmark_time"),
+            "give --maximize or --minimize",
+        ),
         (("tables", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),

@@ -153,6 +153,14 @@ def test_people_are_told_that_no_gpu_was_used(invented_table: Table) -> None:
     assert provenance.versions["protocol"] == "invented-1"
 
 
+def test_people_are_told_that_another_tuner_measured_and_that_figures_are_no_times(invented_table: Table) -> None:
+    told = {"kernel-tuner": "by another tuner", "kernel-tuner, energy": "by another tuner: no times, but energy"}
+    for protocol, words in told.items():
+        table = Table(replace(invented_table.card, protocol=protocol), invented_table.data, invented_table.path)
+        provenance = Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM).provenance
+        assert provenance.description.endswith(f"on NVIDIA H200 on 2026-11-21 {words}; no GPU was used")
+
+
 def test_people_are_told_that_the_kernel_has_changed(invented_table: Table, alter_template: Alter) -> None:
     provenance = Evaluator(ReplayEngine(invented_table, alter_template(source_hash="another")), PROBLEM).provenance
     assert provenance.description.endswith("; the source of gemm_sm90 has changed since")

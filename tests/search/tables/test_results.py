@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +191,34 @@ def test_other_objectives_are_relative_and_say_so(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="whether more wishes is better or worse"):
         imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes"))
     imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
-    entries["16,0"]["wishes"] = -1
-    with pytest.raises(TableError, match="only figures above 0"):
-        imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
+
+
+@pytest.mark.parametrize("upwards", [True, False])
+def test_figures_that_may_be_negative_stand_in_a_straight_line(tmp_path: Path, upwards: bool) -> None:
+    scores = [-0.5, 0.7, 0.1, 0.4, 1e20, -1.0]
+    costs = np.array([-score if upwards else score for score in scores])
+    listed = [{"at": at, "score": score} for at, score in enumerate(scores)]
+    table = imported(tmp_path, listed, replace(TOLD, objective="score", maximize=upwards))
+    best, median = sorted(costs[np.array(scores) < 1])[::2][:2]
+    assert table.times_us[[0, 1, 2, 3, 5]] == pytest.approx(50 + 50 * (costs[[0, 1, 2, 3, 5]] - best) / (median - best))
+    assert table.times_us[4] == math.inf
+    (baseline,) = table.card.baselines.values()
+    assert baseline.library_us == pytest.approx(100)
+    assert f"of which {'more' if upwards else 'less'} is better, and which is not above 0" in table.card.protocol_text
+    level = [{"at": at, "score": 0.0} for at in range(3)]
+    assert imported(tmp_path, level, replace(TOLD, objective="score")).times_us.tolist() == [100] * 3
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_the_median_configuration_counts_as_100_where_more_is_better(tmp_path: Path, count: int) -> None:
+    listed = [{"at": at, "GFLOP/s": 1.0 + at} for at in range(count)]
+    (baseline,) = imported(tmp_path, listed, replace(TOLD, objective="GFLOP/s")).card.baselines.values()
+    assert baseline.library_us == pytest.approx(100)
+
+
+def test_a_size_that_can_be_no_name_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"results\.json: malformed problem 'n \* 2'.*; give the problem"):
+        imported(tmp_path, {**CACHE, "problem_size": "n * 2"}, Told())
 
 
 def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path) -> None:
@@ -215,7 +241,7 @@ def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path)
         ({"cache": {}}, "no configuration has a time"),
         ({"cache": {"32,1": CACHE["cache"]["32,1"]}}, "no configuration has a time"),
         ({"objective": "energy"}, "no configuration has the figure energy, the first entry has time"),
-        ({"objective": "power"}, "whether more power is better or worse"),
+        ({"objective": "power"}, "no configuration has the figure power, the first entry has time"),
         ({"objective": ["time", "energy"]}, "several objectives"),
         ({"tune_params_keys": ["block", "warps", "unroll"]}, "entry 0 has no parameter 'warps'"),
         ({"tune_params_keys": []}, "which values are parameters"),
