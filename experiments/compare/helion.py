@@ -54,7 +54,8 @@ class HelionSearch(Contender):
             raise SamplerError(f"Helion is not here to run {self.name}: pip install 'tilescout[helion]'")
         from helion.autotuner import search_algorithms
 
-        known = sorted(name for name in search_algorithms if not name.startswith("LLM"))  # these ask a language model
+        # Those with LLM in their names ask a language model, and a FiniteSearch goes through a list of the kernel's.
+        known = sorted(name for name in search_algorithms if not name.startswith("LLM") and name != "FiniteSearch")
         if self.algorithm not in known:
             raise SamplerError(f"Helion has no search {self.algorithm!r}, it has {', '.join(known)}")
         if self.options:

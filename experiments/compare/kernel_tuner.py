@@ -18,7 +18,7 @@ from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.kernel_tuner import cache_of, key_of
 from tilescout.search.tables.recorded_space import RecordedSpace
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
@@ -56,15 +56,30 @@ class KernelTunerStrategy(Contender):
             raise SamplerError(
                 f"Kernel Tuner has no strategy {self.strategy!r}, it has {', '.join(sorted(strategy_map))}"
             )
+        # Some need a package that Kernel Tuner does not, or several objectives, or take no budget; some lack an option.
+        states = random.getstate(), np.random.get_state()  # noqa: NPY002
+        try:
+            self._search(_rehearsal(), 3, 0)
+        except Exception as error:
+            raise SamplerError(f"{self.name} can't be run: {one_line(f'{type(error).__name__}: {error}')}") from error
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
     def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
-        from kernel_tuner import tune_kernel
-        from kernel_tuner.interface import strategy_map
-
         found = engine.recording(problem)
         cache = _cache(found) if isinstance(found, RecordedSpace) else _unmeasured(found.space)
         index_of = {key: index for index, key in enumerate(cache["cache"])}
         live = None if isinstance(found, RecordedSpace) else lambda key: _result(found.measurement(index_of[key]))
+        return [index_of[key] for key in self._search(cache, trials, seed, live)]
+
+    def _search(
+        self, cache: Mapping[str, Any], trials: int, seed: int, live: Callable[[str], dict[str, Any]] | None = None
+    ) -> Iterable[str]:
+        """The keys of a cache that are tried, in their order; see `_Recorded`."""
+        from kernel_tuner import tune_kernel
+        from kernel_tuner.interface import strategy_map
+
         recorded = _Recorded(strategy_map[self.strategy], trials, live)
         random.seed(seed)  # Kernel Tuner draws from the global generators; this process is only ours
         np.random.seed(seed)  # noqa: NPY002
@@ -85,7 +100,7 @@ class KernelTunerStrategy(Contender):
                     simulation_mode=True,
                     quiet=True,
                 )
-        return [index_of[key] for key in recorded.tried]
+        return recorded.tried
 
 
 def listed(cache: Mapping[str, Any]) -> Any:
@@ -122,6 +137,21 @@ def _cache(recording: RecordedSpace) -> dict[str, Any]:
     """
     answers = cache_of(recording.table, recording.problem, recording.rows.tolist())
     return {**answers, "kernel_name": "recorded", "problem_size": [1]}
+
+
+def _rehearsal() -> dict[str, Any]:
+    """A small cache of nobody's, on which it shows whether a strategy can be run at all."""
+    parameters = {"x": [1, 2, 4, 8, 16], "y": [1, 2, 3, 4]}
+    listed = [{"x": x, "y": y, "time": float(x + y)} for x in parameters["x"] for y in parameters["y"]]
+    return {
+        "device_name": "none",
+        "kernel_name": "rehearsal",
+        "problem_size": [1],
+        "tune_params_keys": list(parameters),
+        "tune_params": parameters,
+        "objective": "time",
+        "cache": {key_of((one["x"], one["y"])): one for one in listed},
+    }
 
 
 def _unmeasured(space: SearchSpace) -> dict[str, Any]:

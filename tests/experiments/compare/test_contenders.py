@@ -127,6 +127,12 @@ def test_kernel_tuner_has_to_find_out_what_fails(play: Play, table: Table) -> No
         ("ranking.magic", "unknown ranking 'magic', known are quack"),
         ("ranking.quack:top=0", "option top can't be 0"),
         ("kernel_tuner.magic", "Kernel Tuner has no strategy 'magic', it has"),
+        ("kernel_tuner.mls:magic=3", "kernel_tuner.mls:magic=3 can't be run: ValueError: Unrecognized option magic"),
+        (
+            "kernel_tuner.brute_force",
+            "brute_force can't be run: ValueError: Unrecognized option max_fevals",
+        ),
+        pytest.param("helion.FiniteSearch", "Helion has no search 'FiniteSearch', it has", marks=helion),
         pytest.param("helion.magic", "Helion has no search 'magic', it has DESurrogateHybrid", marks=helion),
         pytest.param("helion.PatternSearch:copies=2", "run with Helion's defaults", marks=helion),
     ],
