@@ -6,9 +6,11 @@ in a folder (--searches), so that what was interrupted goes on.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -84,7 +86,7 @@ def page(record: Record, data: Path) -> str:
     """The leaderboard in Markdown, of the record in the file `data`, which lies beside the page."""
     result, about = record.result, record.about
     spaces, entries = result["spaces"], result["strategies"]
-    ranked = sorted(entries, key=lambda name: -entries[name]["all"]["score"][0])
+    ranked = sorted(entries, key=lambda name: -(entries[name]["all"]["score"][0] or 0.0))
     lines = [
         "| space | kernel | recorded on | problems | configurations a problem |",
         "| --- | --- | --- | ---: | ---: |",
@@ -134,6 +136,8 @@ def _score(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "–"
     mean, low, high = entry["score"]
+    if mean is None:  # nothing can be gained there
+        return "–"
     return f"{mean:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
 
 
@@ -173,10 +177,11 @@ def main(
                 f"the earlier file has {result['trials']} trials, {result['seeds']} seeds and the tables "
                 f"{', '.join(result['spaces'])}: play on the very same"
             )
-        play = partial(compare, wanted, processes=processes, out=searches, resume=searches is not None)
-        play = partial(play, trials=trials, seeds=seeds)
-        whole = play(tables=tables)
-        each = {path.stem: play(tables=[path]) for path in tables}
+        with ExitStack() as stack:
+            kept = searches or stack.enter_context(TemporaryDirectory(prefix="tilescout-"))
+            play = partial(compare, wanted, processes=processes, out=kept, resume=True, trials=trials, seeds=seeds)
+            whole = play(tables=tables)
+            each = {path.stem: play(tables=[path]) for path in tables}  # of the searches that are kept
         result = {**result, "spaces": spaces, "strategies": {**result["strategies"], **played(whole, each)}}
         run.keep(result)
     elif run.record is None:
