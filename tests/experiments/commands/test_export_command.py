@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tilescout.experiments.commands.export import ranges_of_tokens
+from tilescout.search.export.grouped.dispatch import GroupedDispatch
+from tilescout.search.export.ranges import Range
+from tilescout.spaces.grouped import GroupedProblem
+
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "tests" / "search" / "kernels"
 
@@ -163,3 +168,12 @@ def test_what_can_not_be_exported_is_refused_in_one_line(export: Run, tmp_path: 
     (tmp_path / "result.json").write_text("not JSON")
     assert "is no JSON" in refused(export("--study", "result.json", "--out", "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_ranges_between_numbers_of_tokens_are_not_called_proven() -> None:
+    ranges = Range(1, 9, "a", True), Range(10, 24, "b"), Range(25, 40, "a", True), Range(41, 64, "", True)
+    dispatch = GroupedDispatch(GroupedProblem(4, 1, 48, 16), ranges, "a.parquet", "a test", sizes=(2, 32, 64))
+    assert ranges_of_tokens(dispatch) == (
+        "4x*x48x16:bf16: 4 ranges of tokens, 3 of them to our kernels: 2 proven at all measured numbers of tokens and "
+        "routings in them, 1.000 of the library's time or less, and 1 between such numbers, by an estimate"
+    )
