@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -90,6 +91,11 @@ class Prediction:
     def std(self) -> Floats:
         """Standard deviation of the whole error of each, of shape [configurations]."""
         return np.asarray(np.hypot(self.spread, self.shift))
+
+    @cached_property
+    def most_hopeful(self) -> NDArray[np.int64]:
+        """The configurations, that of the least mean less spread first, of shape [configurations]."""
+        return np.argsort(self.mean - self.spread, kind="stable")
 
     def interval_us(self, z: float = _ENDS) -> tuple[Floats, Floats]:
         """Lower and upper end of each time's interval in µs; `z` standard deviations each way (95 % by default)."""

@@ -43,20 +43,28 @@ def candidates_among(
     """
     if len(free) <= 2 * options.candidates:
         return free
+    is_free, chosen = np.zeros((2, len(neighbours.space)), dtype=np.bool_)
+    is_free[free] = True
     if prior is not None:
-        hopeful = prior.mean[free] - prior.spread[free]
-        kept = free[np.argpartition(hopeful, options.candidates)[: options.candidates]]
+        # Of so many that come first, no more are taken than the space has fewer free ones.
+        hopeful = prior.most_hopeful[: options.candidates + len(is_free) - len(free)]
+        chosen[hopeful[is_free[hopeful]][: options.candidates]] = True
     else:
-        kept = rng.choice(free, options.candidates, replace=False)
+        chosen[rng.choice(free, options.candidates, replace=False)] = True
     order = np.argsort(history.values, kind="stable")[: options.tops]
-    chosen = np.zeros(len(neighbours.space), dtype=np.bool_)
     for index in history.settled[order]:
         chosen[neighbours.of(int(index), options.radius)] = True
     chosen[also] = True
-    near = free[chosen[free]]
-    chosen[:] = False
-    chosen[kept] = chosen[near] = True
-    return np.flatnonzero(chosen)
+    return np.flatnonzero(chosen & is_free)
+
+
+def runs_of(some: Indices) -> bytes:
+    """Configurations in order, as the first and the last one of each run without a gap: equal for equal ones.
+
+    Of 250,000 of which a few are missing it takes 0.4 ms; a checksum of them took 1.1 ms (2026-11-27).
+    """
+    ends = np.flatnonzero(some[1:] != some[:-1] + 1)
+    return np.concatenate([some[:1], some[ends], some[ends + 1], some[-1:]]).tobytes()
 
 
 def held_by(free: Indices, some: Indices) -> NDArray[np.bool_]:

@@ -1,6 +1,5 @@
 """Samplers that start from what a cost model knows and learn from every measurement."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from tilescout.search.samplers.guided.acquisition import (
     looks_around,
     most_promising,
     new_tiles,
+    runs_of,
     ventures,
 )
 from tilescout.search.samplers.guided.history import History, history_of
@@ -340,7 +340,7 @@ class GuidedSampler(SpaceSampler):
         if any(one is not other for one, other in zip_longest(others, self._seen_beside)):
             again.clear()
             self._seen_beside = others
-        key = (known.history.key, hashlib.sha256(free.data).digest())
+        key = (known.history.key, runs_of(free))
         if key not in again:
             about = self.about
             candidates = candidates_among(
