@@ -47,6 +47,7 @@ from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 70.0
+_EVEN_M = 1 << 10  # rows that no alignment stands against
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def dispatcher(asked: DispatcherRequest) -> None:
         if asked.product.partition(":")[0].count("x") != 1:
             raise ProblemError(f"malformed product {asked.product!r}: expected NxK[:...], as 6144x4096:bf16") from error
         raise
-    template.check(problem)
+    _check_every_m(template, problem, asked.product)
     found = _built(asked, template, problem)
     place = asked.out or asked.store / "dispatchers" / f"{file_name(found.name)}.json"
     console = console_beside(asked.json_path)
@@ -192,6 +193,16 @@ def _check(asked: DispatcherRequest) -> None:
     ):
         if path is not None:
             check_output(path, kind, is_one)
+
+
+def _check_every_m(template: KernelTemplate, problem: GemmProblem, product: str) -> None:
+    """Refuse a product that a template can't compute, or not for every m."""
+    try:
+        template.check(problem)
+    except ProblemError as error:
+        template.check(replace(problem, m=_EVEN_M))  # of n or k, or of the types, it tells as it is
+        layouts = "; its layout has A along m: name one that begins with k" * (problem.layout[0] == "m")
+        raise ProblemError(f"a dispatcher serves every m, and {product} can't be computed for each{layouts}") from error
 
 
 def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
