@@ -175,7 +175,7 @@ def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, 
         (("--device", "cuda"), DeviceError, "no GPU here"),
         (("--device", "h999"), DeviceError, "unknown device 'h999'"),
         (("--device", "h200", "--product", "6144x4095:bf16"), ProblemError, "is not a multiple"),
-        (("--device", "h200", "--product", "6144x4096:bf16:mk"), ProblemError, "its layout has A along m: name one that"),
+        (("--device", "h200", "--product", "6144x4096:bf16:mk"), ProblemError, "its layout has A along m"),
         (("--device", "h200", "--product", "6144x4095:bf16:mk"), ProblemError, "k = 4095 is not a multiple"),
         (("--device", "h200", "--product", "6144"), ProblemError, "malformed product '6144': expected NxK"),
         (
