@@ -150,7 +150,9 @@ class Tuner:
             # Another rank may have the whole of its budget left, and wait for another process first.
             patience = self.options.patience + self.options.seconds
             # Where all is known it is asked, too: another rank may have compiled this graph when less was.
-            bundle = self._agreed(agree(self._request(sightings), lambda: self._answer(sightings), patience, known))
+            digest = agree(self._request(sightings), lambda: self._answer(sightings), patience, known)
+            bundle = None  # what this rank knows is not what the job runs
+            bundle = self._agreed(digest)
         except (TilescoutError, OSError) as error:
             self._fail(error)
         if self.options.seconds and self._wanted(sightings, bundle):

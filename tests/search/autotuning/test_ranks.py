@@ -189,3 +189,13 @@ def test_where_the_rank_that_was_to_decide_fails_all_go_on_with_what_it_knew(
             failing.setattr(Tuner, "_answer", fail)
             found.append(make_tuner(seconds=0.0).decide([SMALL, LARGE]))
     assert found == [known, known]
+
+
+def test_a_rank_that_does_not_see_the_store_of_the_others_leaves_its_graph_to_the_library(
+    make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_for(("64x64x64",))
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.agree", lambda *_: "0" * 64)
+    tuner = make_tuner(seconds=0.0)
+    assert tuner.decide([LARGE]) is None
+    assert "let all ranks see one store" in tuner.summary.undecided[LARGE.problems[0]]
