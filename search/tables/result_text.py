@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from json import JSONDecoder
+from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
 _OPEN = {"{": re.compile(r"\s*\{"), "[": re.compile(r"\s*\[")}
@@ -13,6 +13,12 @@ _CLOSED = {"}": re.compile(r"\s*\}"), "]": re.compile(r"\s*\]")}
 
 CACHE, T4, KTT, LIST = "cache", "results", "Results", ""
 """The member that holds the entries, by which the form of a file is known; a list has none."""
+
+LONGEST = 1 << 22
+"""Most characters of an entry, and of all that stands beside the entries. One has some 300; an empty list is 3 in the
+text and 64 bytes in memory."""
+
+_PART = 4 * LONGEST  # characters that are decoded from at a time
 
 _BRACKETS = {CACHE: "{}", T4: "[]", KTT: "[]"}
 
@@ -37,13 +43,14 @@ class ResultText:
     Raises
     ------
     ValueError, RecursionError
-        If the text is something else; here, or while it is read.
+        If the text is something else, or an entry or what stands beside them is too long; here, or while it is read.
     """
 
     def __init__(self, text: str) -> None:
         self._text, self._reader = text, _Reader(text)
         self.header: dict[str, Any] = {}
         self.form: str | None = LIST if _OPEN["["].match(text) else None
+        self._beside = 0  # characters of the header
         self._members = iter(()) if self.form == LIST else self._reader.members()
         if self.form is None:
             self._read_members()
@@ -73,7 +80,11 @@ class ResultText:
     def _read_members(self) -> None:
         for key in self._members:
             if key not in _BRACKETS or self.form is not None:
+                start = self._reader.at
                 self.header[key] = self._reader.value()
+                self._beside += self._reader.at - start
+                if self._beside > LONGEST:
+                    raise ValueError(f"beside its entries it has more than {LONGEST} characters")
             elif not _OPEN[_BRACKETS[key][0]].match(self._text, self._reader.at):
                 raise ValueError(f"its member {key} holds no entries")
             else:
@@ -94,6 +105,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self.at, self.ended = text, 0, False
+        self._part, self._start = "", 0  # the part of the text that values are decoded from, and where it begins
         self._decode = JSONDecoder().raw_decode
 
     def members(self) -> Iterator[str]:
@@ -117,7 +129,22 @@ class _Reader:
         """The value that is next."""
         if self.ended:
             raise ValueError("it ends too early")
-        value, self.at = self._decode(self._text, self.at)
+        end = self._start + len(self._part)
+        if self.at < self._start or (end - self.at <= LONGEST and end < len(self._text)):
+            self._start, self._part = self.at, self._text[self.at : self.at + _PART]
+        at = self.at - self._start
+        try:
+            value, stop = self._decode(self._part, at)
+        except JSONDecodeError as error:
+            # Of a value of `LONGEST` characters nothing is cut off.
+            cut = self._start + len(self._part) < len(self._text)
+            if cut and (error.pos - at > LONGEST or error.msg.startswith("Unterminated")):
+                stop = at + LONGEST + 1
+            else:
+                raise ValueError(f"character {self._start + error.pos}: {error.msg}") from error
+        if stop - at > LONGEST:
+            raise ValueError(f"character {self.at}: a value of more than {LONGEST} characters")
+        self.at = self._start + stop
         return value
 
     def _inner(self, brackets: str, what: str) -> Iterator[None]:

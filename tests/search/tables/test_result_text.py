@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilescout.search.tables import result_text
 from tilescout.search.tables.result_text import CACHE, KTT, LIST, T4, ResultText
 
 VALUES = st.recursive(
@@ -73,3 +74,31 @@ def test_an_unfinished_text_is_read_as_far_as_it_goes() -> None:
 def test_what_is_no_result_or_torn_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"results|entries|expected|Expecting|follows|early"):
         read(text)
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are decoded in parts of 160 characters, of which 40 make the longest value."""
+    monkeypatch.setattr(result_text, "LONGEST", 40)
+    monkeypatch.setattr(result_text, "_PART", 160)
+
+
+@pytest.mark.usefixtures("short_parts")
+def test_a_long_text_is_decoded_part_by_part() -> None:
+    entries = [{"s": "x" * (at % 9), "t": at / 8} for at in range(200)]
+    found = ResultText(json.dumps({"a": 1, "results": entries, "b": [2]}))
+    assert [value for _, value in found.entries()] == [value for _, value in found.entries()] == entries
+    found.finish()
+    assert found.header == {"a": 1, "b": [2]}
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("lead", [0, 30, 100, 150])
+@pytest.mark.parametrize("entry", [[1] * 100, [1] * 20, "x" * 100, "x" * 1000, [[["y" * 900]]]])
+def test_a_value_that_takes_much_memory_is_refused_wherever_it_stands(entry: Any, lead: int) -> None:
+    with pytest.raises(ValueError, match=r"character \d+: a value of more than 40 characters"):
+        read(json.dumps([1] * (lead // 3) + [entry] + [1] * 500))
+    with pytest.raises(ValueError, match="more than 40 characters"):
+        read(json.dumps({f"{at}": 1234567 for at in range(9)} | {"cache": {}}))
+    with pytest.raises(ValueError, match="character 4: Expecting value"):
+        read("[1, }" + " " * 900)
