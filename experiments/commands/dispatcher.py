@@ -27,7 +27,7 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
-from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher
+from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernels, Models, portfolios_of
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
@@ -161,7 +161,7 @@ def dispatcher(asked: DispatcherRequest) -> None:
         raise
     _check_every_m(template, problem, asked.product)
     found = _built(asked, template, problem)
-    place = asked.out or asked.store / "dispatchers" / f"{file_name(found.name)}.json"
+    place = asked.out or place_in(asked.store / "dispatchers", found)
     console = console_beside(asked.json_path)
     print_dispatcher(found, console)
     write_result(asked.json_path, found.to_dict())
@@ -177,6 +177,18 @@ def dispatcher(asked: DispatcherRequest) -> None:
         draw(found, asked.plot)
     _log(found, asked, place)
     console.say(f"dispatcher: {place}")
+
+
+def place_in(folder: Path, found: Dispatcher) -> Path:
+    """The file of a dispatcher in a store; what a GPU measured has its own, and nothing else takes its place."""
+    place = folder / f"{file_name(found.name)}.json"
+    if found.versions or not place.exists():
+        return place
+    try:
+        held = read_dispatcher(place)
+    except StoreError:  # damaged: there is nothing to keep
+        return place
+    return place.with_stem(f"{place.stem}-unmeasured") if held.versions else place
 
 
 def _check(asked: DispatcherRequest) -> None:

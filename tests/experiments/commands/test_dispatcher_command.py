@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
-from tilescout.experiments.commands.dispatcher import dispatcher
+from tilescout.experiments.commands.dispatcher import dispatcher, place_in
 from tilescout.experiments.commands.export import export
+from tilescout.search.dispatch.building import DispatchOptions, measure_dispatcher
 from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.recorded import read_sweep
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.spaces.errors import DeviceError, ExportError, ProblemError, StoreError
@@ -87,6 +90,23 @@ def test_it_is_logged_to_mlflow_with_its_figures_and_files(recorded: Path, store
     assert run.data.metrics["ranges"] == len(made.stretches)
     files = {each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)}
     assert files == {"gemm_sm90-h200-6144x4096-bf16.json", "dispatcher.py", "regret.png"}
+
+
+def test_in_a_store_what_a_gpu_measured_is_replaced_by_nothing_else(
+    sweep: Sweep, recorded: Path, tmp_path: Path
+) -> None:
+    source, _ = read_sweep(recorded, sweep.kernels.problem, sweep.kernels.templates[0])
+    replayed = measure_dispatcher(source, DispatchOptions(1, MOST), "a replay", {})
+    measured = replace(replayed, versions={"torch": "2.13"})
+    place = tmp_path / f"{replayed.name.replace('/', '-')}.json"
+    assert place_in(tmp_path, replayed) == place_in(tmp_path, measured) == place
+    replayed.write(place)
+    assert place_in(tmp_path, replayed) == place_in(tmp_path, measured) == place
+    measured.write(place)
+    assert place_in(tmp_path, measured) == place
+    assert place_in(tmp_path, replayed) == tmp_path / f"{place.stem}-unmeasured.json"
+    place.write_text("{")
+    assert place_in(tmp_path, replayed) == place
 
 
 def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) -> None:
