@@ -96,13 +96,17 @@ class TuneRequest:
         return console_beside(self.json_path)
 
     def deliver(self, result: Any, not_tracked: str) -> None:
-        """Write the result as JSON if that was asked for.
+        """Write the result as JSON if that was asked for; raises as `check_tracked` does."""
+        write_result(self.json_path, result)
+        self.check_tracked(not_tracked)
+
+    def check_tracked(self, not_tracked: str) -> None:
+        """Tell what MLflow did not get.
 
         Raises
         ------
         StoreError
-            If MLflow did not get all of it, which ``not_tracked`` explains.
+            If it did not get all of it, which ``not_tracked`` explains.
         """
-        write_result(self.json_path, result)
         if not_tracked:
             raise StoreError(f"{not_tracked}; tune --resume delivers the rest")

@@ -124,10 +124,12 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 if failed := [each for each in problems if each not in ended]:
                     _LOG.warning("without a result: %s", _some(failed))
             raise
-        with waiting("log the figures of all to MLflow"):
-            tracking.run.finish(results)
-    missing = [result.not_tracked for result in results if result.not_tracked]
-    asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
+        try:
+            with waiting("log the figures of all to MLflow"):
+                tracking.run.finish(results)
+        finally:  # MLflow may be lost by then
+            write_result(asked.json_path, [result.to_dict() for result in results])
+    asked.check_tracked(next((result.not_tracked for result in results if result.not_tracked), ""))
     _LOG.info("%s", asked.shown_at(tracking.run.page))
     return results
 

@@ -9,6 +9,8 @@ import pytest
 from mlflow import MlflowClient
 
 from tilescout.search.tables.table import Table
+from tilescout.search.tracking import MlflowTracker, SuiteRun
+from tilescout.spaces.errors import StoreError
 
 Run = Callable[..., None]
 
@@ -105,3 +107,19 @@ def test_a_suite_is_tuned_together(run: Run, suite: str, tmp_path: Path, capsys)
     *_, named, error = capsys.readouterr().err.splitlines()
     assert named == "without a result: 512x512x512:bf16"
     assert "is damaged" in error
+
+
+def test_a_suite_whose_figures_do_not_reach_mlflow_is_written(
+    run: Run, suite: str, tmp_path: Path, capsys, copy_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise StoreError("MLflow is lost")
+
+    monkeypatch.setattr(SuiteRun, "finish", lost)
+    monkeypatch.setattr(MlflowTracker, "finish", lambda *_: None)  # pictures take a second
+    copy_store(tmp_path)
+    given = ("--device", "replay", "--sampler", "random", "--trials", "2", "--no-standby", "--store", str(tmp_path))
+    run("tune", "gemm_sm90", "--suite", suite, *given, "--json", str(tmp_path / "result.json"), code=2)
+
+    assert capsys.readouterr().err.splitlines()[-1] == "tilescout: MLflow is lost"
+    assert [study["trials"] for study in json.loads((tmp_path / "result.json").read_text())] == [1, 1]
