@@ -14,6 +14,7 @@ from tilescout.experiments.compare.result import Comparison, compare_traces
 from tilescout.search.build.cores import available_cores
 from tilescout.search.samplers import AnySampler
 from tilescout.search.tables.shipped import shipped_tables
+from tilescout.spaces.errors import SamplerError
 
 DEFAULT_TRIALS = 200
 DEFAULT_SEEDS = 20
@@ -81,13 +82,16 @@ def compare(
     Raises
     ------
     SamplerError
-        If a strategy can't be run here, or two have one name.
+        If a strategy can't be run here, or two have one name, or nothing could be searched so often or so fast.
     TableError
         If a table can't be read, or does not hold a problem.
     StoreError
         If the folder can't be written, or has searches that are neither to be kept nor to be dropped, or files of
         somebody else's, or damaged ones.
     """
+    for name, limit in {"trials": trials, "seeds": seeds, "processes": processes, "timeout": timeout}.items():
+        if limit is not None and not limit > 0:
+            raise SamplerError(f"{name} can't be {limit}: allowed are numbers above 0")
     contenders = check_contenders(samplers, Path(models).absolute())
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}

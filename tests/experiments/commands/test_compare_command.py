@@ -144,10 +144,10 @@ def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:
     assert Run("tpe", other, 5, 1).entropy == Run("random", other, 9, 1).entropy
 
 
-@pytest.mark.parametrize(("seeds", "warned"), [(3, True), (20, False)])
-def test_a_score_far_below_random_search_of_few_seeds_is_warned_of(seeds: int, warned: bool) -> None:
+@pytest.mark.parametrize(("seeds", "fixed", "warned"), [(3, False, True), (20, False, False), (3, True, False)])
+def test_a_score_far_below_random_search_of_few_seeds_is_warned_of(seeds: int, fixed: bool, warned: bool) -> None:
     scores = {"score": (-1.3, -4.0, 0.1)}
-    standing = Standing("lfbo", 6, (), False, scores, {}, {}, np.full((3, 2), np.nan), 0.0, {}, {}, {})
+    standing = Standing("lfbo", 6, (), fixed, scores, {}, {}, np.full((3, 2), np.nan), 0.0, {}, {}, {})
     comparison = Comparison(2, seeds, ("t.parquet",), {}, [standing], [], 12)
     assert any("the score of lfbo is far below" in warning for warning in comparison.warnings) == warned
 

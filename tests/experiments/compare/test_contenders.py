@@ -18,6 +18,7 @@ from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import sampler as sampler_contender
+from tilescout.experiments.compare.api import compare
 from tilescout.experiments.compare.asking import AskingEngine, Part, Racing, Trying, milliseconds
 from tilescout.experiments.compare.autotuners import Autotuner
 from tilescout.experiments.compare.contenders import check_contenders, contender_of, parse_contender
@@ -145,6 +146,9 @@ def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
 def test_a_comparison_of_nothing_is_refused() -> None:
     with pytest.raises(SamplerError, match="no strategy to compare"):
         check_contenders([])
+    for limit in ("trials", "seeds", "processes", "timeout"):
+        with pytest.raises(SamplerError, match=f"{limit} can't be 0: allowed are numbers above 0"):
+            compare(["random"], **{limit: 0})  # type: ignore[arg-type]
 
 
 @helion
