@@ -37,6 +37,8 @@ EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 KEPT_IN_L2 = 30 << 20
 # Waves of tiles in which blocks stay together. Where kernels of up to 2 waves let a large operand go, they took 0.95 to
 # 1.00 times as long, and those of 9 and of 60 waves 1.005 times (H200, 2026-11-23; `experiments/results/promotion.md`).
+# An operand that no two tiles share makes way at any number: 12 kernels of 4.4 to 13 waves took 0.97 times as long in
+# the mean, from 0.93 to 1.05 times (H100, 2026-11-27; `experiments/results/stream-k.md`).
 FEW_WAVES = 4
 
 
@@ -227,22 +229,23 @@ class GemmStreamKSm90(GemmSm90):
     def policies(self, place: Place, clusters: Int32) -> tuple[Int64, Int64]:
         """How the L2 keeps the left and the right operand: a large one that is read once makes way first.
 
-        The tiles of a band share one of them. Where so many clusters run at once that all tiles of a band do, no other
-        tile reads it again; the other operand, which every band reads, then stays. After some waves the blocks are no
-        longer at the same step, and read it from memory again.
+        Where one row of tiles covers D, no two of them share what they read of the right operand, and where one column
+        does, of the left one. Else the tiles of a band share one operand. Where so many clusters run at once that all
+        tiles of a band do, no other tile reads it again; the other operand, which every band reads, then stays. After
+        some waves the blocks are no longer at the same step, and read it from memory again.
         """
         shape = self.shape
         order: Any = place.order
         a_policy, b_policy = Int64(EVICT_NORMAL), Int64(EVICT_NORMAL)
         together = order.count() <= FEW_WAVES * clusters
         kept = KEPT_IN_L2 * 8 // (shape.tile_k * self.element.width)  # rows of one step along k
-        rows = Int32(order.count_m.divisor) * (shape.cluster_m * shape.tile_m)
-        columns = Int32(order.count_n.divisor) * (shape.cluster_n * shape.tile_n)
-        if order.along_n > 0:
-            if together and Int32(order.count_n.divisor) << order.shift <= clusters and rows > kept // place.k_tiles:
+        kept = kept // place.k_tiles
+        along_m, along_n = Int32(order.count_m.divisor), Int32(order.count_n.divisor)
+        if along_m * (shape.cluster_m * shape.tile_m) > kept:  # noqa: SIM102 - the GPU decides both
+            if along_n == 1 or (order.along_n > 0 and together and along_n << order.shift <= clusters):
                 a_policy = Int64(EVICT_FIRST)
-        else:
-            if together and Int32(order.count_m.divisor) << order.shift <= clusters and columns > kept // place.k_tiles:
+        if along_n * (shape.cluster_n * shape.tile_n) > kept:  # noqa: SIM102
+            if along_m == 1 or (order.along_n == 0 and together and along_m << order.shift <= clusters):
                 b_policy = Int64(EVICT_FIRST)
         return a_policy, b_policy
 
