@@ -36,6 +36,7 @@ from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
 
 Codes = tuple[int, ...]
+_NOTHING = 1e-12  # no kernel is worth so little of a regret, as a log
 _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # counts of kernels that have a row
 
 
@@ -129,7 +130,7 @@ def portfolio(asked: PortfolioRequest) -> None:
 
     The regret of a portfolio on a problem is how much longer its best kernel takes than the best of all candidates,
     the kernels that were recorded. Each problem weighs the same. Kernels are chosen one after the other, each the one
-    that lowers the mean of log(time / best) the most. Nothing is compiled or measured.
+    that lowers the mean of log(time / best) the most, until none does. Nothing is compiled or measured.
     """
     check_result(asked.json_path)
     if asked.plot is not None:
@@ -143,9 +144,11 @@ def portfolio(asked: PortfolioRequest) -> None:
     if asked.suite is not None:
         regrets = predicted(template, regrets, asked, signature)
     found = choose_portfolio(regrets.logs, regrets.weights, asked.kernels, asked.exchanges)
+    if (enough := _saving(found)) < len(found.picked):
+        found = choose_portfolio(regrets.logs, regrets.weights, enough, asked.exchanges)
     result = summary(template, regrets, found, asked, signature)
     if asked.folds is not None:
-        result["left_out"] = left_out(regrets, asked.kernels, asked.folds)
+        result["left_out"] = left_out(regrets, len(found.picked), asked.folds)
     _print(result, console_beside(asked.json_path))
     write_result(asked.json_path, result)
     if asked.plot is not None:
@@ -167,6 +170,11 @@ def _tables(template: KernelTemplate, asked: PortfolioRequest) -> list[Table]:
     if not fitting:
         raise TableError(f"no table of {template.name} on {asked.device} is shipped; name one with `table`")
     return fitting
+
+
+def _saving(found: Portfolio) -> int:
+    """How many of the chosen kernels, the first ones, lower the regret: the others serve nothing better."""
+    return next(count for count, regret in enumerate(found.regret, start=1) if regret <= found.regret[-1] + _NOTHING)
 
 
 def _common(signatures: Sequence[str]) -> str:

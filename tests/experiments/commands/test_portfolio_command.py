@@ -56,6 +56,16 @@ def test_the_regret_of_a_portfolio_is_that_of_the_recorded_times(table: Table, t
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_no_kernel_is_chosen_that_serves_nothing_better(table: Table, tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    _run("--table", table.path, "--kernels", 50, "--folds", 3, "--json", out)
+    result = json.loads(out.read_text())
+    regrets = [point["regret"] for point in result["curve"]]
+    assert regrets == sorted(set(regrets), reverse=True)
+    assert len(result["portfolio"]) == len(regrets) <= len(PROBLEMS)
+    assert len(result["left_out"]["curve"]) == len(regrets)
+
+
 def test_kernels_of_two_tables_of_a_problem_are_compared_with_each_other(table: Table, tmp_path: Path) -> None:
     problem = table.problems[0]
     rows = table.rows(problem)
