@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import logging
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -236,9 +237,13 @@ class _Recorded:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
+    handlers = logging.root.handlers[:]
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        finally:  # its calls of `logging.debug` make a handler, which would show each warning of ours once more
+            logging.root.handlers[:] = handlers
 
 
 def _number(text: str) -> int | float | str:

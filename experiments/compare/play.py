@@ -1,5 +1,6 @@
 """Run searches on replayed tables, on all cores; each finished search is kept on disk."""
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -23,7 +24,7 @@ from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context
-from tilescout.spaces.texts import alternatives
+from tilescout.spaces.texts import alternatives, printable
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def run_all(
             while True:
                 # A few more than there are processes: no process waits, and what is not started can be forgotten.
                 for run in queue:
-                    pending[pool.schedule(run_one, args=(run, known.get(run.contender)), timeout=timeout)] = run
+                    pending[pool.schedule(run_named, args=(run, known.get(run.contender)), timeout=timeout)] = run
                     if len(pending) >= 2 * processes:
                         break
                 if not pending:
@@ -205,6 +206,41 @@ def run_all(
         finally:
             if pending:
                 pool.stop()
+
+
+def run_named(run: Run, contender: Contender | None) -> Trace:
+    """A search in a process of its own, whose warnings name it; each is told once, and not again for every seed."""
+    logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
+    handler.setFormatter(_Named(run))
+    handler.addFilter(lambda record: _is_first(run.contender, run.case, record.name, record.lineno))
+    logger.addHandler(handler)
+    before, logger.propagate = logger.propagate, False
+    try:
+        return run_one(run, contender)
+    finally:
+        logger.propagate = before
+        logger.removeHandler(handler)
+
+
+class _Named(logging.Formatter):
+    """Begins a line with the search that it is of."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(f"{self._run.contender} on {self._run.case.label}: {super().format(record)}")
+
+
+def _is_first(*warning: object) -> bool:
+    """Whether this process has not told this yet."""
+    first = warning not in _TOLD
+    _TOLD.add(warning)
+    return first
+
+
+_TOLD: set[tuple[object, ...]] = set()
 
 
 def _outcome(future: "Future[Trace]", run: Run, timeout: float) -> Trace:

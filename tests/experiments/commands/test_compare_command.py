@@ -1,7 +1,8 @@
 """``tilescout compare``, from the command line to the files and MLflow."""
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 from tilescout.experiments.commands import compare as command
-from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, open_case, run_all, run_one
+from tilescout.experiments.compare.contender import Answering, Contender
+from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, open_case, run_all, run_named, run_one
 from tilescout.experiments.compare.report import verdict, write_comparison
 from tilescout.experiments.compare.result import Comparison, Standing, compare_traces
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.problems import Problem
 
 RunCommand = Callable[..., None]
 
@@ -133,6 +136,28 @@ def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(case: Case, tm
         FinishedRuns(path, resume=False)
     with FinishedRuns(path, resume=False, anew=True) as anew:
         assert anew.left(runs) == runs
+
+
+class Warner(Contender):
+    """Warns of each of its searches."""
+
+    def check(self) -> None: ...
+
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+        logging.getLogger("tilescout.search").warning("%s is noise", problem)
+        return [0]
+
+
+def test_a_warning_names_the_strategy_and_the_problem_and_is_told_once(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("some", "other:100%"):
+        for seed in range(3):
+            run_named(Run(name, case, 5, seed), Warner(name, {}, 3, Path()))
+    lines = capsys.readouterr().err.splitlines()
+    told = [f"{name} on {case.label}: {PROBLEM} is noise" for name in ("some", "other:100%")]
+    assert lines == told
+    assert logging.getLogger("tilescout").propagate
 
 
 def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:

@@ -1,6 +1,7 @@
 """Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,12 @@ def test_a_live_search_tries_what_it_would_in_a_replay_of_what_was_measured(
 
 def test_options_reach_kernel_tuner(play: Play) -> None:
     assert play("kernel_tuner.genetic_algorithm:popsize=4", 30, 0) != play("kernel_tuner.genetic_algorithm", 30, 0)
+
+
+def test_kernel_tuner_leaves_logging_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    parse_contender("kernel_tuner.mls").check()
+    assert logging.root.handlers == []
 
 
 def test_kernel_tuner_has_to_find_out_what_fails(play: Play, table: Table) -> None:
