@@ -113,7 +113,7 @@ def _load(path: Path) -> str:
         content = read_unpacked(path, _LARGEST)
         if values_in(content) > _VALUES:
             raise TableError(f"can't read {path}: it has more than {_VALUES} values")
-        return content.decode()
+        return content.decode("utf-8-sig")  # with the mark that some editors begin a file with
     except OSError as error:
         raise TableError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -229,6 +229,8 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     if not len(timed):
         known = f", the first entry has {', '.join(form.figures)}" if form.figures else ""
         raise TableError(f"no configuration has {f'the figure {form.objective}' if relative else 'a time'}{known}")
+    if told.maximize and not relative:
+        raise UntoldError("it is read by its times, of which less is better", "objective")
     upwards = relative and _more_is_better(form.objective, told)
     figures = _relative(found.figures, upwards) if relative else found.figures
     unit = _seconds(told.unit or about.get("unit"), relative)

@@ -216,6 +216,18 @@ def test_the_median_configuration_counts_as_100_where_more_is_better(tmp_path: P
     assert baseline.library_us == pytest.approx(100)
 
 
+def test_more_time_is_not_better(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="by its times, of which less is better; give the objective"):
+        imported(tmp_path, CACHE, Told(maximize=True))
+    assert len(imported(tmp_path, CACHE, Told(maximize=False))) == 4
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(CACHE).encode())
+    assert read_results(path)[0].space == "stencil"
+
+
 def test_a_size_that_can_be_no_name_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"results\.json: malformed problem 'n \* 2'.*; give the problem"):
         imported(tmp_path, {**CACHE, "problem_size": "n * 2"}, Told())
