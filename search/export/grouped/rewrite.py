@@ -9,9 +9,9 @@ expert's: they are cleared behind SwiGLU instead, and not at all where nothing r
 that are multiplied by the router's weights may be so in its kernel.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export import torch_hooks
@@ -75,10 +75,7 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         if product is None:
             report.unknown[GROUPED] += 1
             continue
-        for longer in (with_swiglu(product), with_scale(product)):
-            fused = None if longer is None else decided.get(grouped_family(longer.problem))
-            if longer is not None and fused is not None and _serves(fused, longer.tokens):
-                product = longer
+        product = _longest(product, decided)
         name = grouped_family(product.problem)
         shown = name if product.tokens is None else name.replace("*", str(product.tokens), 1)
         dispatch = decided.get(name)
@@ -89,6 +86,19 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         else:
             report.replaced[shown] += 1
             _replace(graph, product, name_of_grouped(bundle, dispatch))
+
+
+def _longest(product: GroupedProduct, decided: Mapping[str, GroupedDispatch]) -> GroupedProduct:
+    """A product with what stands behind it, if kernels for that were decided; otherwise the product."""
+    plain = product.problem
+    for form, extended in ((GatedProblem, with_swiglu), (ScaledProblem, with_scale)):
+        if form is GatedProblem and plain.n % 2:
+            continue
+        fused = decided.get(grouped_family(any_tokens(form.like(plain))))  # first: to look for a form takes long
+        longer = extended(product) if fused is not None else None
+        if fused is not None and longer is not None and _serves(fused, longer.tokens):
+            return longer
+    return product
 
 
 def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
@@ -152,8 +162,8 @@ def with_swiglu(product: GroupedProduct) -> GroupedProduct | None:
         return None
     product = _cleared(product)  # SwiGLU of zeros is zero
     last = product.nodes[-1]
-    for pattern in _patterns(plain.n, last.meta["val"].dtype):
-        if (nodes := follow(pattern, last)) is not None:
+    for way in range(_WAYS):
+        if (nodes := follow(_pattern(way, plain.n, last.meta["val"].dtype), last)) is not None:
             problem = any_tokens(GatedProblem.like(plain))
             return replace(product, nodes=(*product.nodes, *nodes), problem=problem)
     return None
@@ -198,29 +208,28 @@ def _cleared(product: GroupedProduct) -> GroupedProduct:
     return product if clearing is None else replace(product, nodes=(*product.nodes, clearing.node), clearing=clearing)
 
 
+_Halves = tuple["torch.Tensor", ...]
+_HALVES: Sequence[Callable[["torch.Tensor", int], _Halves]] = (
+    lambda x, half: x.chunk(2, dim=-1),
+    lambda x, half: x.chunk(2, dim=1),
+    lambda x, half: (x[..., :half], x[..., half:]),
+    lambda x, half: (x[..., :half], x[..., half : 2 * half]),  # `tensor_split`, too
+    lambda x, half: (x.narrow(-1, 0, half), x.narrow(-1, half, half)),
+)
+_WAYS = 2 * len(_HALVES)
+"""The ways in which models write SwiGLU of a matrix, the gate before up."""
+
+
 @cache
-def _patterns(n: int, dtype: "torch.dtype") -> "Sequence[Graph]":
-    """SwiGLU of a matrix of n columns, the gate before up, in the ways in which models write it."""
+def _pattern(way: int, n: int, dtype: "torch.dtype") -> "Graph":
+    """SwiGLU of a matrix of n columns in one of the ways, traced."""
     from torch.nn.functional import silu
 
-    halves: Sequence[Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = (
-        lambda x: x.chunk(2, dim=-1),
-        lambda x: x.chunk(2, dim=1),
-        lambda x: (x[..., : n // 2], x[..., n // 2 :]),
-    )
-    gates: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (
-        lambda gate, up: silu(gate) * up,
-        lambda gate, up: up * silu(gate),
-    )
-    return [decomposed(partial(_gated, halve, gate), n, dtype) for halve in halves for gate in gates]
+    def gated(product: "torch.Tensor") -> "torch.Tensor":
+        gate, up = _HALVES[way // 2](product, n // 2)
+        return up * silu(gate) if way % 2 else silu(gate) * up
 
-
-def _gated(
-    halve: "Callable[[torch.Tensor], tuple[torch.Tensor, ...]]",
-    gate: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]",
-    product: "torch.Tensor",
-) -> "torch.Tensor":
-    return gate(*halve(product))
+    return decomposed(gated, n, dtype)
 
 
 def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:

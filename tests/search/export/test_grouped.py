@@ -245,6 +245,30 @@ def test_swiglu_behind_a_product_is_our_kernels_however_it_is_written(
 
 
 @pytest.mark.parametrize(
+    "halve",
+    [
+        lambda product: (product.narrow(-1, 0, N // 2), product.narrow(-1, N // 2, N // 2)),
+        lambda product: (product.narrow(1, 0, N // 2), product[:, N // 2 : N]),
+        lambda product: product.tensor_split(2, dim=-1),
+    ],
+)
+def test_halves_that_end_where_the_product_does_are_those_of_swiglu(
+    make: Callable[..., Bundle], halve: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    def gated(*given: Tensor) -> Tensor:
+        gate, up = halve(experts(*given))
+        return silu(gate) * up
+
+    given, bundle, report = operands(20), make(gated=(Range(1, 64, WITH_SWIGLU, True),)), Report()
+    traced = make_fx(gated, select_decomp_table(), tracing_mode="fake")(*given)
+    load(bundle.path)
+    replace_grouped(traced.graph, bundle, report)
+    traced.recompile()
+    torch.testing.assert_close(traced(*given), gated(*given), rtol=0.02, atol=0.02)
+    assert report.replaced == {"4x20x48x16:bf16:swiglu": 1}
+
+
+@pytest.mark.parametrize(
     ("behind", "gated"),
     [
         (lambda product: silu(product[:, : N // 2]) * product[:, N // 2 :] + product[:, :1], 64),  # read again
