@@ -36,7 +36,16 @@ PAGE = Path(__file__).parent.parent / "leaderboard_page.txt"
 ORIGIN = (
     "The first is shipped with tilescout. The others are recordings of other people's kernels, by Kernel Tuner and "
     "KTT, from the Autotuning\nAssociation's benchmark hub (commit 8eeb99e); they are not part of this repository. "
-    "`tilescout tables import` made tables of them."
+    "This makes tables of them:\n\n"
+    "```sh\n"
+    "tilescout tables import cachefiles/convolution_milo/A4000.json.gz convolution-A4000.parquet\n"
+    "tilescout tables import cachefiles/convolution_milo/MI250X.json.gz convolution-MI250X.parquet --device MI250X\n"
+    "tilescout tables import cachefiles/dedispersion_milo/W7800_T4.json.gz dedispersion-W7800.parquet "
+    "--kernel dedispersion --device W7800 --problem 25000x2048x1\n"
+    "cd 'currently_unused/cachefiles/KTT data'\n"
+    "tilescout tables import KTPnpolyOutput_2080Ti.json.gz pnpoly-RTX2080Ti.parquet --problem 20000000\n"
+    "tilescout tables import KTConvolutionOutput_2080Ti.json.gz ktt-convolution-RTX2080Ti.parquet --problem 4096x4096\n"
+    "```"
 )
 """Whence the spaces of `DATA` are. The page of other data says nothing of it."""
 
@@ -132,6 +141,11 @@ def is_page(path: Path) -> bool:
     return path.read_text().partition("\n")[0] == PAGE.read_text().partition("\n")[0]
 
 
+def _facts(spaces: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The facts of spaces, but for the bytes of their tables."""
+    return {name: {key: fact for key, fact in each.items() if key != "sha256"} for name, each in spaces.items()}
+
+
 def _score(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "–"
@@ -172,11 +186,16 @@ def main(
     wanted = [name for name in samplers.split(",") if name and name not in result["strategies"]]
     if wanted:
         spaces = spaces_of(tables)
-        if earlier and (spaces, budget) != (result["spaces"], {key: result[key] for key in budget}):
-            raise TilescoutError(
-                f"the earlier file has {result['trials']} trials, {result['seeds']} seeds and the tables "
-                f"{', '.join(result['spaces'])}: play on the very same"
-            )
+        if earlier:
+            if (_facts(spaces), budget) != (_facts(result["spaces"]), {key: result[key] for key in budget}):
+                raise TilescoutError(
+                    f"the earlier file has {result['trials']} trials, {result['seeds']} seeds and the tables "
+                    f"{', '.join(result['spaces'])}: play on the very same"
+                )
+            # Another version imports the same results into other bytes.
+            if other := [name for name in spaces if spaces[name]["sha256"] != result["spaces"][name]["sha256"]]:
+                click.echo(f"other bytes than those that the others were played on: {', '.join(other)}", err=True)
+            spaces = result["spaces"]
         with ExitStack() as stack:
             kept = searches or stack.enter_context(TemporaryDirectory(prefix="tilescout-"))
             play = partial(compare, wanted, processes=processes, out=kept, resume=True, trials=trials, seeds=seeds)
