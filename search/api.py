@@ -120,8 +120,8 @@ def tune(
     cluster
         Address of a Ray cluster to compile and measure on, or ``auto``; None measures here.
     gpus
-        GPUs to use at most; None takes one of this machine, or all of a cluster. A replay of one problem needs none, and
-        is the same with any number.
+        GPUs to use at most; None takes one of this machine, or all of a cluster. A replay of one problem needs none,
+        and is the same with any number.
     table
         The table to replay; None takes the shipped one that holds the problem.
     objective
@@ -221,7 +221,7 @@ def tune(
             peers=peers,
         )
         by_name = isinstance(sampler, str | type | None)  # an object is of one search
-        both = complement and by_name and bool(Complement(engine))
+        both = complement and by_name and Complement(engine).is_searched(parsed)
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
         told = _Told(engine, budget, bar, on_trial, on_result)
         try:

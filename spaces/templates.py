@@ -151,7 +151,10 @@ class KernelTemplate(ABC, Generic[P]):
         return ()
 
     def complements(self, problem: P, device: Device) -> bool:
-        """Whether a kernel of this space may be faster than any of the space whose complement it is: a rough guess."""
+        """Whether a kernel of this space may be faster than any of the space whose complement it is: a rough guess.
+
+        Where it may, this space is searched too, from the start.
+        """
         return False
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:

@@ -96,7 +96,7 @@ class _TuneCommand(click.Command):
     "--complement/--no-complement",
     default=True,
     show_default=True,
-    help="Search a second space too where its kernels may be faster: gemm_streamk_sm90 behind gemm_sm90.",
+    help="Search a second space too where its kernels may be faster: gemm_streamk_sm90 beside gemm_sm90.",
 )
 @click.option(
     "--sampler",

@@ -12,8 +12,8 @@ from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.templates import complement_on
 
 SPARE = 8
-"""Cores from which on a second space is listed and predicted beside the first one's search, in a tuning of one problem,
-before it is known to be wanted: it takes seconds, and most of so many cores have nothing to do then."""
+"""Cores from which on both spaces are listed and predicted at the same time, in a tuning of one problem: it takes
+seconds, and most of so many cores have nothing to do then."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,16 +33,13 @@ class Complement(Closing):
         self._beside: Engine | None = None
         self._lock = threading.Lock()
 
-    def __bool__(self) -> bool:
-        return self._template is not None
-
-    def is_expected(self, problem: Problem) -> bool:
-        """Whether its template says that its kernels may be faster on a problem."""
+    def is_searched(self, problem: Problem) -> bool:
+        """Whether it is searched for a problem: its template says that its kernels may be faster."""
         return self._template is not None and self._template.complements(problem, self._own.device)
 
     @property
     def has_spare_cores(self) -> bool:
-        """Whether so many cores may be used that it can be listed before it is known to be wanted."""
+        """Whether so many cores may be used that it can be listed while the first space is."""
         return available_cores() >= SPARE
 
     def get_ready(self) -> None:
@@ -51,30 +48,17 @@ class Complement(Closing):
             if self._beside is None and self._template is not None:
                 self._beside = self._own.beside(self._template)
 
-    @property
-    def beside(self) -> Engine | None:
-        """The engine beside; None if there is none."""
+    def engine(self, problem: Problem) -> Engine | None:
+        """The engine beside, for a problem for which it is searched; None if there is none. The log tells of it."""
+        assert self._template is not None
         self.get_ready()
+        then = "that space is searched, too" if self._beside is not None else "tune that space, too"
+        _LOG.info("%s: kernels of %s may be faster on this problem: %s", problem, self._template.name, then)
         return self._beside
-
-    def tell(self, problem: Problem, reason: str) -> None:
-        """Say in the log why that space is searched for a problem, too, or is to be."""
-        if self._template is not None:
-            then = "that space is searched, too" if self.beside is not None else "tune that space, too"
-            _LOG.info("%s: %s: %s", problem, reason.format(self._template.name), then)
-
-    def engine(self, problem: Problem, reason: str) -> Engine | None:
-        """The engine beside, for a problem; None if there is none. The log says why that is searched, too."""
-        self.tell(problem, reason)
-        return self.beside
 
     def close(self) -> None:
         if self._beside is not None:
             self._beside.close()
-
-
-MAY_BE_FASTER = "kernels of {} may be faster on this problem"
-HAS_LOST = "the library is faster, and kernels of {} may be"
 
 
 @contextmanager
@@ -84,7 +68,7 @@ def complemented(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[E
     The log says where that is so. Where an engine replays, or has no other beside it, each problem has one search.
     """
     with Complement(engine) as complement:
-        beside = [complement.engine(each, MAY_BE_FASTER) if complement.is_expected(each) else None for each in problems]
+        beside = [complement.engine(each) if complement.is_searched(each) else None for each in problems]
         yield [
             (each, problem)
             for other, problem in zip(beside, problems, strict=True)

@@ -55,8 +55,6 @@ class Lane:
         Indices of configurations that are measured in full, however slow they are.
     tuner
         This process's part in the study.
-    library_best
-        The time of the library's best kernel over `library_us`; None if it is not known.
     errors
         Gets the error that ended the search of this space while the others go on; None where it ends them all.
     """
@@ -67,7 +65,6 @@ class Lane:
     on_trial: Callable[[TrialRecord], None]
     in_full: Container[int]
     tuner: Tuner
-    library_best: float | None = None
     errors: list[TilescoutError] | None = None
 
     @property
@@ -115,14 +112,11 @@ def search_alone(lane: Lane, budget: Budget) -> str | None:
     return run_together([lane], budget)
 
 
-OnChange = Callable[[Sequence[Joint], Sequence[float]], "Sequence[Lane]"]
-"""Hears how far searches are together, as each study is to see it, and the ratios to the library of all outcomes.
-
-Among these are those that no study knows yet. Infinite is one without a time. What it returns joins the search.
-"""
+OnChange = Callable[[Sequence[Joint]], None]
+"""Hears how far searches are together, as each study is to see it."""
 
 
-def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints, ratios: ()) -> str | None:
+def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints: None) -> str | None:
     """Search several spaces for one problem, within one budget, until all of their samplers would stop; see `run`.
 
     Until an outcome is known the studies take turns, and so where a sampler can't say what it expects to gain. Then the
@@ -144,7 +138,7 @@ class _Loop:
     """The state of a search; see `run_together`."""
 
     def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: OnChange) -> None:
-        self._lanes, self._budget, self._on_change = list(lanes), budget, on_change
+        self._lanes, self._budget, self._on_change = lanes, budget, on_change
         self._knobs = [distributions(lane.space) for lane in lanes]
         self._tallies = [_Tally() for _ in lanes]
         self._expected_us: float | None = None
@@ -162,7 +156,7 @@ class _Loop:
 
     def run(self) -> str | None:
         """Search; why the samplers ended it."""
-        self._take_account(0)
+        self._take_account()
         self._changed()
         while True:
             done = self._propose()
@@ -179,14 +173,14 @@ class _Loop:
             else:
                 return done
 
-    def _take_account(self, first: int) -> None:
-        """Count what the studies from that one on have, and show what others have finished since the last look."""
-        for lane in self._lanes[first:]:
+    def _take_account(self) -> None:
+        """Count what the studies have, and show what others have finished since the last look."""
+        for lane in self._lanes:
             for record in lane.tuner.look()[0]:
                 lane.on_trial(record)
         found = [
             (record.finished, at, record)
-            for at, lane in enumerate(self._lanes[first:], start=first)
+            for at, lane in enumerate(self._lanes)
             for record in finished_trials(lane.study, lane.space)
         ]
         for _, at, record in sorted(found, key=lambda each: each[:2]):
@@ -381,14 +375,7 @@ class _Loop:
             dear_running = len(self._dear_kernels(self._in_flight))
             found = replace(found, since=len(behind), dear=sum(behind), dear_running=dear_running)
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
-        arrived = [_ratio(measurement) for measurement in self._arrived.values()]
-        joining = self._on_change([replace(found, best_us=time_us) for time_us in times], [*self._ratios, *arrived])
-        if joining:
-            self._lanes += joining
-            self._knobs += [distributions(lane.space) for lane in joining]
-            self._tallies += [_Tally() for _ in joining]
-            self._take_account(len(self._lanes) - len(joining))
-            self._changed()
+        self._on_change([replace(found, best_us=time_us) for time_us in times])
 
 
 class _Tally:

@@ -118,7 +118,7 @@ def run_study(
     search: Loop = search_alone,
     on_result: Callable[[StudyResult], None] = lambda result: None,
     meanwhile: Callable[[], None] = lambda: None,
-    wanted: Callable[[], None] = lambda: None,
+    prepared: Callable[[], None] = lambda: None,
     on_phase: Callable[[str], None] = lambda phase: None,
     meet: Callable[[StudyResult], StudyResult] = lambda result: result,
 ) -> StudyResult:
@@ -145,9 +145,8 @@ def run_study(
         Called with what is done from now on, in a few words: what comes behind the trials takes seconds too.
     meanwhile
         Called once, while the GPU is set up and the first kernels are compiled: for what takes seconds to begin.
-    wanted
-        Called once before anything is compiled, with all ready that depends on no outcome: it returns once the study is
-        wanted, or raises.
+    prepared
+        Called once before anything is compiled, with all ready that depends on no outcome.
     meet
         Called with the result of the race of its best; it returns it with what a race against others' answers tells.
 
@@ -171,7 +170,7 @@ def run_study(
     library_answer = in_thread(ask_library, "candidates").result if evaluator.has_gpu else ask_library
     space, sampler = evaluator.space, _ready_sampler(evaluator, options)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
-    wanted()
+    prepared()
     _compile_first(evaluator, sampler, options)
     meanwhile()
     evaluator.library_us()  # the GPU is ready
@@ -199,9 +198,8 @@ def run_study(
                 _try_like(study, evaluator, library_best)
         default = _index_of(info.default, space)
         in_full = () if default is None else (default,)
-        ratio = library_best.ratio.value if library_best is not None else None
         try:
-            lane = Lane(study, evaluator, info.library_us, audience.show, in_full, tuner, ratio)
+            lane = Lane(study, evaluator, info.library_us, audience.show, in_full, tuner)
             stopped = search(lane, options.budget)
         except KeyboardInterrupt as interrupt:
             raise SearchInterrupted(StudyResult(info, audience.cut_short(space), clock.seconds)) from interrupt

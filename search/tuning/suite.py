@@ -75,9 +75,9 @@ def tune_suite(
     slice
         Trials of a turn.
     complement
-        Search the complement of the space, too, where its kernels may be faster on a problem: at the same time, within
-        the same budget, where its template says so, and behind it where the best has lost to the library's. The next
-        trial is of the space that expects to gain the most, and both searches stop together.
+        Search the complement of the space, too, where its template says that its kernels may be faster on a problem: at
+        the same time, within the same budget. The next trial is of the space that expects to gain the most, and both
+        searches stop together.
 
     Returns
     -------
@@ -96,38 +96,34 @@ def tune_suite(
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
     with Complement(engine) as second:
-        both = complement and bool(second)
-        expected = [both and second.is_expected(problem) for problem in problems]
-        # What is searched in two spaces goes first.
-        order = sorted(range(len(problems)), key=lambda at: not expected[at])
-        spaces = (0, 1) if both else (0,)
+        spaces = [2 if complement and second.is_searched(problem) else 1 for problem in problems]
+        order = sorted(range(len(problems)), key=lambda at: -spaces[at])  # what is searched in two goes first
         shared = Shared(
             engine,
             problems,
-            second if both else None,
+            second,
             find_sampler(options.sampler),
             options,
             Turns(len(problems), engine.gpus, options.budget, slice, SEATS if engine.measures_anew else 1),
-            Answers([(order.index(at), space) for at in range(len(problems)) for space in spaces]),
+            Answers([(order.index(at), space) for at, count in enumerate(spaces) for space in range(count)]),
             make_tracker,
             on_trial,
             on_phase,
-            ahead=both and len(problems) == 1 and second.has_spare_cores,
+            side_by_side=len(problems) == 1 and second.has_spare_cores,
         )
-        searches = [ProblemSearch(shared, number, problems[at], expected[at]) for number, at in enumerate(order)]
-        return _run(searches, shared, spaces, on_results)
+        searches = [ProblemSearch(shared, number, problems[at], spaces[at]) for number, at in enumerate(order)]
+        return _run(searches, shared, on_results)
 
 
 def _run(
     searches: Sequence[ProblemSearch],
     shared: Shared,
-    spaces: Sequence[int],
     on_results: Callable[[list[StudyResult]], None],
 ) -> list[StudyResult]:
     """Run searches, a thread for each of their spaces; see `tune_suite`."""
     turns, answers = shared.turns, shared.answers
-    runs = {(each.number, space): partial(each.run, space) for space in spaces for each in searches}
-    begun = {search: in_thread(run, "search") for search, run in runs.items()}
+    first_spaces_first = sorted(answers.searches, key=lambda each: each[::-1])
+    begun = {each: in_thread(partial(searches[each[0]].run, each[1]), "search") for each in first_spaces_first}
     futures = [begun[each] for each in answers.searches]
     try:
         if found := answers.wait():

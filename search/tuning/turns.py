@@ -177,10 +177,8 @@ class Turns:
             self._idle += 1
 
     def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
-        """Leave for good, with what was found, from within a turn or without one; once is enough."""
+        """Leave for good, with what was found, from within a turn or without one."""
         with self._changed:
-            if search in self._gone:  # its second space may join it just after it failed, and leaves too
-                return
             self._known[search] = claim
             self._gone.add(search)
             self._claims.pop(search, None)

@@ -30,14 +30,12 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint
-from tilescout.search.studies.answers import LOST
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
-from tilescout.search.tuning.problem_search import SOON
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 
@@ -46,8 +44,11 @@ AHEAD = 14
 """Proposals in flight: a live search has up to 16, and fewer where it is about to stop."""
 
 TRIALS = 96
-AFTER = (7, SOON)
+AFTER = (7, 12)
 """Trials after which it is told whether a search loses so far."""
+
+LOST = 0.01
+"""How much slower than the library's best a search's best is that loses."""
 
 TOGETHER, STOCKED, ALONE, PORTFOLIO = "both spaces", "both spaces, portfolio", "first space", "first space, portfolio"
 
@@ -104,9 +105,8 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
     def tell(at: int, trial: TrialRecord) -> None:
         told.append((at, trial))
 
-    def see(found: Sequence[Joint], _: Sequence[float]) -> Sequence[Lane]:
+    def see(found: Sequence[Joint]) -> None:
         joints[:] = found
-        return ()
 
     for at, (table, model) in enumerate(spaces):
         problem = table.problem(name)

@@ -1,13 +1,15 @@
-"""Where the kernels of another space may be faster, that space is searched behind the first, in the same processes."""
+"""Where the kernels of another space may be faster, that space is searched with the first, in the same processes."""
 
+import itertools
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import optuna
@@ -21,13 +23,12 @@ from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOpti
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
-from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.race import Estimate, RaceOptions
+from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.studies.answers import fastest, loses
+from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking.suite import suite_metrics
@@ -40,6 +41,7 @@ from tilescout.spaces import templates
 from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import complement_of, find_template
 
 PROBLEM, H200 = GemmProblem(32, 48, 40), find_device("h200")
@@ -71,7 +73,8 @@ def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported
 
     assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
     assert [len(result.trials) for result in results] == [2, 2]
-    assert all(result.race is not None for result in results)
+    assert all(result.race is not None and result.wall["turn"] >= 0 for result in results)
+    assert all(sum(result.wall.values()) <= result.seconds + 1e-6 for result in results)
     held = study_store(tmp_path).results()
     assert len(held) == 2
     answer = fastest(results)
@@ -94,7 +97,7 @@ def test_the_first_space_is_the_first_of_both_whichever_study_is_set_up_sooner(
 
     def search_later(self: problem_search.ProblemSearch, lane: Lane, budget: Budget) -> str | None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._state == "joined", 60)
+            assert self._changed.wait_for(lambda: self._lanes, 60)  # the second one's
         stopped = search(self, lane, budget)
         searched.extend(each.space.name for each in self._lanes)
         return stopped
@@ -104,9 +107,12 @@ def test_the_first_space_is_the_first_of_both_whichever_study_is_set_up_sooner(
     assert searched == ["plain_gemm", "scratch_gemm"]
 
 
+@pytest.mark.parametrize("spaces", [("plain_gemm", "scratch_gemm"), ("plain_gemm",)])
 def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_one(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spaces: Sequence[str]
 ) -> None:
+    scratch = type(find_template("scratch_gemm"))
+    monkeypatch.setattr(scratch, "complements", lambda self, problem, device: len(spaces) > 1)
     monkeypatch.setattr(api, "make_engine", lambda *_, **__: nullcontext(engine))  # of this host, without a GPU
     monkeypatch.setattr(api, "get_ready", lambda *_, **__: None)
     told: list[StudyResult] = []
@@ -125,20 +131,9 @@ def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_on
         on_result=told.append,
     )
 
-    assert [result.info.space for result in told] == ["plain_gemm", "scratch_gemm"]
+    assert [result.info.space for result in told] == list(spaces)
     assert answer.info.name == fastest(told).info.name
     assert len(trials) == sum(len(result.trials) for result in told) == 2
-
-
-@pytest.mark.parametrize(
-    ("over", "lost"), [((1.03, 1.02, 1.04), True), ((1.03, 1.005, 1.05), False), ((0.97, 0.96, 0.98), False)]
-)
-def test_an_answer_has_lost_that_is_proven_slower_than_the_librarys_best(
-    engine: Engine, tmp_path: Path, over: tuple[float, float, float], lost: bool
-) -> None:
-    (found,) = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 1, tmp_path), complement=False)
-    listed = LibraryBest("cuBLASLt", "13", "cublaslt", found.info.default, 8, Estimate(1.0, 1.0, 1.0), Estimate(*over))
-    assert loses(replace(found, library_best=listed)) == lost
 
 
 def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
@@ -184,6 +179,41 @@ def test_a_second_space_that_fails_late_ends_alone(
     assert found.info.space == "plain_gemm"
     assert len(found.trials) == 4
     assert "the second search failed: no compiler is left" in caplog.text
+
+
+@pytest.mark.parametrize("where", [(Evaluator, "wait"), (SpaceSampler, "get_ready")])
+def test_a_first_space_that_fails_ends_both_searches_with_its_error_alone(
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: tuple[type[Evaluator | SpaceSampler], str],
+) -> None:
+    owner, name = where
+    call = getattr(owner, name)
+
+    def fail(self: Evaluator | SpaceSampler) -> object:
+        if self.space.name == "plain_gemm":
+            raise BuildError("no compiler is left")
+        return call(self)
+
+    monkeypatch.setattr(owner, name, fail)
+    with caplog.at_level(logging.WARNING, "tilescout"), pytest.raises(BuildError, match="no compiler is left"):
+        tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+    assert caplog.text == ""
+
+
+def test_ctrl_c_in_mid_search_hands_out_what_both_spaces_have(engine: Engine, tmp_path: Path) -> None:
+    shown = itertools.count(1)
+
+    def interrupt(problem: Problem, trial: TrialRecord) -> None:
+        if next(shown) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(SuiteInterrupted) as stopped:
+        tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 40, tmp_path), on_trial=interrupt)
+    assert [result.info.space for result in stopped.value.results] == ["plain_gemm", "scratch_gemm"]
+    assert 3 <= sum(len(result.trials) for result in stopped.value.results) < 40
 
 
 Rounds = Callable[[Evaluator, Sequence[int]], Sequence[float]]
@@ -279,129 +309,6 @@ class Brief(find_sampler("random")):  # type: ignore[misc]
         return "enough" if self.outcomes(study)[1].size else None
 
 
-def test_what_lost_to_the_library_is_searched_again_whatever_was_estimated(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = GemmProblem(8, 48, 40)
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(problem_search, "_loses", lambda lane: lane.space.problem == PROBLEM)
-    options = TuneOptions(Brief, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
-    told: list[list[StudyResult]] = []
-
-    results = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
-
-    about = [("plain_gemm", PROBLEM), ("scratch_gemm", PROBLEM), ("plain_gemm", small)]
-    for each in (results, *told):
-        assert [(result.info.space, result.info.problem) for result in each] == about
-    assert len(told) == 1
-    assert all(1 <= len(result.trials) <= 2 for result in results)  # two may be in flight
-
-
-def test_a_search_that_is_set_up_early_leaves_nothing_where_the_answer_does_not_lose_in_the_end(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(problem_search, "SOON", 1)
-    monkeypatch.setattr(problem_search, "_loses", lambda lane: False)
-
-    def losing(*parts: Any) -> Lane:
-        return replace(Lane(*parts), library_best=1e-6)
-
-    monkeypatch.setattr(study, "Lane", losing)
-    begun: list[str] = []
-
-    def noting(evaluator: Evaluator, *arguments: Any, **named: Any) -> StudyResult:
-        begun.append(evaluator.template.name)
-        return study.run_study(evaluator, *arguments, **named)
-
-    monkeypatch.setattr(problem_search, "run_study", noting)
-    with caplog.at_level(logging.INFO, "tilescout"):
-        results = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
-    assert begun == ["plain_gemm", "scratch_gemm"]
-    assert [result.info.space for result in results] == ["plain_gemm"]
-    assert len(study_store(tmp_path).results()) == 1
-    assert "scratch_gemm" not in caplog.text
-
-
-def test_a_second_space_that_is_set_up_is_searched_as_soon_as_the_first_one_loses(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(complements, "SPARE", 1)
-    monkeypatch.setattr(problem_search, "SOON", 1)
-    monkeypatch.setattr(problem_search, "_loses", lambda lane: False)  # in the end
-
-    def losing(*parts: Any) -> Lane:
-        return replace(Lane(*parts), library_best=1e-6)
-
-    monkeypatch.setattr(study, "Lane", losing)
-    monkeypatch.setattr(LocalEngine, "capacity", lambda self, gpus: 1)
-    options = asked(engine, PROBLEM, 3, tmp_path)
-    results = tune_suite(engine, [PROBLEM], options)
-    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
-    assert [len(result.trials) for result in results] == [2, 1]  # they take turns from then on
-    times = [[trial.finished for trial in result.trials] for result in results]
-    assert min(times[1]) < max(times[0])
-    assert all(result.race is not None and result.wall["turn"] >= 0 for result in results)
-    assert all(sum(result.wall.values()) <= result.seconds + 1e-6 for result in results)
-    (alone,) = tune_suite(engine, [PROBLEM], options, complement=False)
-    assert alone.info.space == "plain_gemm"
-
-
-class Late(Brief):
-    """Is ready in the second space once the first one's answer is told."""
-
-    answered = threading.Event()
-
-    def get_ready(self) -> None:
-        if self.space.name == "scratch_gemm":
-            assert self.answered.wait(120)
-
-
-def test_an_answer_waits_for_no_second_space_that_is_listed_ahead_and_not_wanted(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(problem_search, "_loses", lambda lane: False)
-    monkeypatch.setattr(complements, "SPARE", 1)
-    Late.answered.clear()
-    options = TuneOptions(Late, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
-    told: list[list[StudyResult]] = []
-
-    def tell(results: list[StudyResult]) -> None:
-        told.append(results)
-        Late.answered.set()
-
-    with caplog.at_level(logging.INFO, "tilescout"):
-        results = tune_suite(engine, [PROBLEM], options, on_results=tell)
-    assert [[result.info.space for result in each] for each in (results, *told)] == [["plain_gemm"]] * 2
-    assert len(study_store(tmp_path).results()) == 1
-    assert "scratch_gemm" not in caplog.text
-
-
-@pytest.mark.parametrize("spare", [1, 10_000])
-def test_nothing_of_a_second_space_is_compiled_before_the_first_one_loses(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
-) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(complements, "SPARE", spare)
-    happened: list[str] = []
-
-    def lose(lane: Lane) -> bool:
-        happened.append("lost")
-        return True
-
-    def compile_first(evaluator: Evaluator, *_: object) -> None:
-        happened.append(evaluator.template.name)
-
-    monkeypatch.setattr(problem_search, "_loses", lose)
-    monkeypatch.setattr(study, "_compile_first", compile_first)
-    options = TuneOptions(Brief, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
-    results = tune_suite(engine, [PROBLEM], options)
-    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
-    assert happened == ["plain_gemm", "lost", "scratch_gemm"]
-
-
 @pytest.mark.parametrize("spare", [1, 10_000])
 def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_is_compiled_first(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
@@ -441,37 +348,13 @@ def test_nothing_is_compiled_ahead_where_the_next_turn_is_there_at_once(
     assert ahead == []
 
 
-def test_a_search_that_lost_goes_on_in_the_second_space_with_the_turn_that_it_has(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    monkeypatch.setattr(problem_search, "_loses", lambda lane: True)
-    passed: list[int] = []
-    monkeypatch.setattr(problem_search.ProblemSearch, "_pass", lambda self: passed.append(self.number))
-    options = TuneOptions(Brief, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
-    results = tune_suite(engine, [PROBLEM], options)
-    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
-    assert all(result.trials for result in results)
-    assert passed == []
-
-
 def refuse(*_: object) -> None:
     raise ProblemError("not today")
 
 
-@pytest.mark.parametrize(
-    ("problem", "name"),
-    [
-        ("282x320x24896", "gemm_streamk_sm90"),
-        ("256x4096x14336", "gemm_streamk_sm90"),
-        ("8x8192x8192:e4m3", "gemm_streamk_sm90"),
-        ("7x8192x8192:e4m3", None),
-        ("2x64x24896", "gemm_streamk_sm90"),  # a tile, and long k
-    ],
-)
-def test_the_gemm_has_a_complement_from_eight_rows_on_and_where_sharing_is_estimated_to_gain(
-    problem: str, name: str | None
-) -> None:
+@pytest.mark.parametrize("problem", ["1x128x64", "7x8192x8192:e4m3", "282x320x24896", "256x4096x14336"])
+def test_the_gemm_has_a_complement_on_products_of_all_rows(problem: str) -> None:
     template = find_template("gemm_sm90")
     other = complement_of(template, template.parse(problem), H200)
-    assert (other.name if other is not None else None) == name
+    assert other is not None
+    assert other.name == "gemm_streamk_sm90"

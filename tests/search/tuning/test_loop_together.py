@@ -69,12 +69,7 @@ def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_
     searched, told = lanes(table, [Doubtful(), Hopeful()], 0)
     joints: list[Sequence[Joint]] = []
 
-    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
-        joints.append(found)
-        assert len(outcomes) >= found[0].trials
-        return ()
-
-    run_together(searched, Budget(trials=20), see)
+    run_together(searched, Budget(trials=20), joints.append)
 
     assert [at for at, _ in told] == [0, *[1] * 19]
     ratios = [ratio for _, ratio in told]
@@ -92,36 +87,11 @@ def test_of_trials_that_are_compiled_as_one_none_behind_the_first_is_dear(table:
     evaluator, joints = searched[0].evaluator, list[Joint]()
     evaluator.kernels = np.zeros(len(evaluator.space), dtype=np.int64)
 
-    def see(found: Sequence[Joint], _: Sequence[float]) -> Sequence[Lane]:
-        joints.append(found[0])
-        return ()
-
-    run_together(searched, Budget(trials=20), see)
+    run_together(searched, Budget(trials=20), lambda found: joints.append(found[0]))
 
     assert len(told) == 20
     assert joints[-1].since > 0
     assert not any(joint.dear or joint.dear_running for joint in joints)  # none is behind the best, if not the first
-
-
-def test_a_space_that_joins_a_search_is_searched_from_then_on_with_what_its_study_has(table: Table) -> None:
-    (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
-    run_together([second], Budget(trials=3))
-    assert [at for at, _ in told] == [1] * 3
-    joints: list[Sequence[Joint]] = []
-
-    def see(found: Sequence[Joint], outcomes: Sequence[float]) -> Sequence[Lane]:
-        joints.append(found)
-        return [second] if len(found) == 1 and found[0].trials == 4 else []
-
-    run_together([first], Budget(trials=20), see)
-    assert [at for at, _ in told[3:7]] == [0] * 4
-    assert len(told) == 20
-    before, after = ([found for found in joints if len(found) == count] for count in (1, 2))
-    left = [at for at, _ in told[7:]]
-    assert left.count(0) == after[0][0].running > 0  # what was in flight
-    assert [before[-1][0].trials, after[0][0].trials, after[-1][0].trials] == [4, 7, 20]
-    assert {found[0].spaces for found in before} == {1}
-    assert {joint.spaces for found in after for joint in found} == {2}
 
 
 class Failing(ShuffledEvaluator):
@@ -172,9 +142,8 @@ def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_fa
         samplers = [GuidedSampler(joint=partial(joints.__getitem__, at)) for at in range(2)]
         searched, told = lanes(table, samplers, seed)
 
-        def see(found: Sequence[Joint], _: Sequence[float], joints: list[Joint] = joints) -> Sequence[Lane]:
+        def see(found: Sequence[Joint], joints: list[Joint] = joints) -> None:
             joints[:] = found
-            return ()
 
         stopped = run_together(searched, Budget(trials=60), see)
         assert stopped is not None

@@ -126,14 +126,6 @@ def test_a_turn_that_was_asked_for_is_the_one_that_is_taken_and_goes_back_if_it_
     assert turns.take(2, claim).gpu == 0
 
 
-def test_a_search_that_leaves_twice_frees_its_gpu_once() -> None:
-    turns, claim = Turns(4, 1, Budget(), slice=8, seats=2), Claim(0, 0.0, None)
-    turn = turns.take(0, claim)
-    for _ in range(2):
-        turns.leave(0, turn, claim)
-    assert [turns.ask(search, claim) for search in (1, 2, 3)] == [0, 0, None]
-
-
 def test_a_turn_has_what_is_left_of_the_seconds() -> None:
     turns = Turns(1, 1, Budget(gpu_seconds=5.0, seconds=600.0), slice=8)
     claim = Claim(8, 2.0, None)
