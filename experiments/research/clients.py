@@ -81,7 +81,7 @@ _MIXTRAL = {
     "vocab_size": 32_000,
 }
 _QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8}
-SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
+SIZES: Mapping[str, tuple[str, Mapping[str, int | None]]] = MappingProxyType(
     {
         "qwen3": ("Qwen3", {**_QWEN3_8B, "head_dim": 128, "vocab_size": 151_936}),
         "llama": (
@@ -159,8 +159,9 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             },
         ),
         "mistral-nemo": (
-            "Mistral",
+            "Mistral",  # of which this one has no window: with one, each length of a cache is compiled anew
             {
+                "sliding_window": None,
                 "hidden_size": 5120,
                 "intermediate_size": 14_336,
                 "num_attention_heads": 32,
