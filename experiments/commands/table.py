@@ -18,7 +18,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT, TableCard
 from tilescout.search.tables.kernel_tuner import cache_of
 from tilescout.search.tables.result_forms import Told, UntoldError
-from tilescout.search.tables.results import PROTOCOL, merged_text, read_results
+from tilescout.search.tables.results import merged_text, read_results
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, card_path, check_table_files, write_table
 from tilescout.spaces.devices import find_device
@@ -82,7 +82,7 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
             raise StoreError(f"{out} is a table of {about}: choose another file, or move it away")
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
-    figure = "" if card.protocol == PROTOCOL else f" ({card.protocol.removeprefix(PROTOCOL).strip(', ')}, no times)"
+    figure = f" ({card.figure}, no times)" if card.figure else ""
     Console().say(
         f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations of "
         f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
@@ -110,7 +110,7 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     if out.is_file() and out.stat().st_size:  # a cache may be days of somebody's measuring, and says nothing of us
         raise StoreError(f"{out} is there already: choose another file, or move it away")
     recorded = Table.read(path)
-    if recorded.card.protocol.startswith(f"{PROTOCOL}, "):
+    if recorded.card.figure:
         raise TableError(f"table {path} has no times: {recorded.card.protocol_text.partition(':')[0]}")
     if problem is None and len(recorded.problems) > 1:
         named = ", ".join(map(str, recorded.problems))

@@ -17,7 +17,6 @@ from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.recorded_space import RecordedSpace, recorded_device
-from tilescout.search.tables.results import PROTOCOL
 from tilescout.search.tables.table import Table
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -123,10 +122,9 @@ class ReplayEngine(Engine):
 
 def _protocol(card: TableCard) -> str:
     """How rows were measured, in words; what another tuner measured is in none of our protocols."""
-    if not card.protocol.startswith(PROTOCOL):
+    if not card.is_imported:
         return in_words(card.objective)
-    figure = card.protocol.removeprefix(PROTOCOL).removeprefix(", ")
-    return f" by another tuner: no times, but {figure}" if figure else " by another tuner"
+    return f" by another tuner: no times, but {card.figure}" if card.figure else " by another tuner"
 
 
 def _provenance(table: Table, template: KernelTemplate) -> Provenance:

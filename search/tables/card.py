@@ -20,6 +20,7 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template, templat
 FORMAT = 7
 _OLDEST = 2  # without pilot_seconds
 _NAMED = 6  # the first that names the objective
+PROTOCOL = "kernel-tuner"  # of results of other tuners; behind it stands the figure that is no time, if it is none
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 
@@ -103,6 +104,16 @@ class TableCard:
     selection: str = ""
     format: int = FORMAT
     objective: Objective = UNNAMED
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether another tuner measured the rows, in none of our protocols."""
+        return self.protocol.startswith(PROTOCOL)
+
+    @property
+    def figure(self) -> str:
+        """The figure of another tuner that stands where times do; empty where there are times."""
+        return self.protocol.removeprefix(PROTOCOL).removeprefix(", ") if self.is_imported else ""
 
     def to_json(self) -> str:
         """The text of the card's file."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.measure.measurement import Status
-from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.card import PROTOCOL, Baseline, TableCard
 from tilescout.search.tables.kernel_tuner import CacheValue, stored
 from tilescout.search.tables.result_forms import SECONDS, TIME, Form, Told, UntoldError, form_of
 from tilescout.search.tables.rows import encode_columns
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 29  # bytes, unpacked; a configuration has some 300
 _VALUES = 1 << 26  # in a file; a configuration has some 30
 
-PROTOCOL = "kernel-tuner"
 PROTOCOL_TEXT = (
     "Measured by another tuner, as Kernel Tuner or KTT, and read from its results. A time is what the tuner calls the "
     "time of a configuration, by Kernel Tuner's default the mean of some launches; the quartiles are those of the "
