@@ -91,7 +91,13 @@ def alternatives(given: str, known: Collection[str], most: int = 6) -> str:
     if len(known) <= most:
         return ", ".join(known) or "none"
     alike = sorted(known, key=lambda name: SequenceMatcher(None, given, name).ratio(), reverse=True)
-    return f"{', '.join(alike[:most])} and {len(known) - most:,} more"
+    return some_of(alike, most)
+
+
+def some_of(names: Sequence[object], most: int) -> str:
+    """Names in a message: the first ones, where they are many, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def file_name(text: object) -> str:

@@ -29,6 +29,7 @@ from tilescout.spaces.errors import TableError, TilescoutError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import some_of
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.standing.logger import StandingSuite
@@ -122,7 +123,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 write_result(asked.json_path, [result.to_dict() for result in found])
                 ended = {result.info.problem for result in found}
                 if failed := [each for each in problems if each not in ended]:
-                    _LOG.warning("without a result: %s", _some(failed))
+                    _LOG.warning("without a result: %s", some_of(failed, _NAMED))
             raise
         try:
             with waiting("log the figures of all to MLflow"):
@@ -149,18 +150,12 @@ def _measurable(
     if lacking:
         told = (
             f"{table.name} holds {len(held)} of the {len(problems)} problems of {asked.suite}; it lacks "
-            f"{_some(lacking)}"
+            f"{some_of(lacking, _NAMED)}"
         )
         if not asked.skip_unrecorded:
             raise TableError(f"{told}: leave these out with --skip-unrecorded, or measure on a GPU")
         _LOG.warning("left out: %s", told)
     return held, table
-
-
-def _some(problems: Sequence[Problem]) -> str:
-    """The names of problems, of the first few where there are many."""
-    more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
-    return ", ".join(map(str, problems[:_NAMED])) + more
 
 
 def _about(suite: str, engine: Engine, options: TuneOptions, problems: int) -> "SuiteInfo":

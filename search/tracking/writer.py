@@ -8,6 +8,7 @@ from functools import partial
 
 from tilescout.search.tracking.store import ERROR_LENGTH
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.texts import some_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds between attempts; doubles each time
 _NAMED = 10  # how many undelivered items a message names
@@ -24,9 +25,8 @@ class TrackingError(StoreError):
 
     def __init__(self, undelivered: tuple[str, ...], reason: str) -> None:
         self.undelivered = undelivered
-        rest = f" and {len(undelivered) - _NAMED} more" if len(undelivered) > _NAMED else ""
         super().__init__(
-            f"not delivered to MLflow: {', '.join(undelivered[:_NAMED])}{rest} ({reason}); "
+            f"not delivered to MLflow: {some_of(undelivered, _NAMED)} ({reason}); "
             "the study itself is safe, resume it to deliver the rest"
         )
 

@@ -1,6 +1,6 @@
 """Names in the place of one that is not known."""
 
-from tilescout.spaces.texts import alternatives
+from tilescout.spaces.texts import alternatives, some_of
 
 STUDIES = [f"gemm-{m}x{n}-tpe-s0" for m in (16, 512, 4096) for n in (64, 512, 8192)]
 
@@ -15,3 +15,8 @@ def test_of_many_names_those_most_alike_are_told_and_how_many_more_there_are() -
     assert said.startswith("gemm-4096x8192-tpe-s0, ")
     assert said.endswith(" and 7 more")
     assert said.count("gemm-") == 2
+
+
+def test_of_many_names_the_first_are_told_and_how_many_more_there_are() -> None:
+    assert some_of(("a", "b"), 2) == "a, b"
+    assert some_of(range(1234), 2) == "0, 1 and 1,232 more"
