@@ -150,7 +150,7 @@ class Tuner:
             # Another rank may have the whole of its budget left, and wait for another process first.
             patience = self.options.patience + self.options.seconds
             # Where all is known it is asked, too: another rank may have compiled this graph when less was.
-            digest = agree(self._request(sightings), lambda: self._answer(sightings), patience, known)
+            digest = agree(self._request(sightings), lambda: self._answer(sightings, known), patience, known)
             bundle = None  # what this rank knows is not what the job runs
             bundle = self._agreed(digest)
         except (TilescoutError, OSError) as error:
@@ -217,9 +217,8 @@ class Tuner:
             self._timer.cancel()
             self._timer = None
 
-    def _answer(self, sightings: Sequence[Sighting]) -> str:
-        """Decide what can be decided; the digest of the bundle that then holds."""
-        known = self.store.state().bundle
+    def _answer(self, sightings: Sequence[Sighting], known: str) -> str:
+        """Decide what can be decided beyond a bundle that is known; the digest of the bundle that then holds."""
         # Who only looks up waits for nobody, and needs not be able to write; nor who finds all decided.
         if not self.options.seconds or not self._wanted(sightings, self.store.bundle(known)):
             return known

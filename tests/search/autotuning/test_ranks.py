@@ -178,7 +178,7 @@ def test_where_the_rank_that_was_to_decide_fails_all_go_on_with_what_it_knew(
     job, known = HashStore(), decide_for(("64x64x64",))
     monkeypatch.setattr(ranks, "_job", lambda: job)
 
-    def fail(tuner: Tuner, products: object) -> str:
+    def fail(tuner: Tuner, products: object, known: str) -> str:
         decide_for(("32x64x64",))  # it was decided before the failure
         raise StoreError("the disk is full")
 

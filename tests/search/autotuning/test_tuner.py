@@ -202,7 +202,7 @@ def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_a
     engine: Any = SimpleNamespace(close=closed.set)
     tuner._open = lambda: engine
 
-    def answer(sightings: Sequence[Sighting]) -> str:
+    def answer(sightings: Sequence[Sighting], known: str) -> str:
         assert tuner._started() is engine
         assert tuner._timer is None  # however long it takes
         return ""
