@@ -1,5 +1,6 @@
 """``tilescout doctor``: what is installed, what is missing, which GPU, which table."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,14 +29,14 @@ from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.standby import IDLE_SECONDS, running
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.search.samplers import find_sampler, other_samplers
-from tilescout.search.studies.folders import studies
+from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import StudyStore
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, TilescoutError
+from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, StoreError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
 
 
@@ -87,7 +88,7 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("C compiler", find_linker, "installs with your system's compiler package")
     yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
-    yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield _try("store", lambda: _checked_artifacts(artifacts(store)), "")
     yield from _standing_by()
     for name, why in unlogged(studies(store)).items():
         yield Finding(f"study {name}", "missing", f"not in MLflow: {why}; `tilescout tune --resume` delivers it")
@@ -98,6 +99,15 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _driver()
     yield from _gpus()
     yield from _tables(tables)
+
+
+def _checked_artifacts(root: Path) -> str:
+    """A store of artifacts that can be written, or made; it is not made here."""
+    ArtifactStore(root, to_read=True)
+    there = next(each for each in (root, *root.absolute().parents) if os.path.lexists(each))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StoreError(f"can't write the artifact store {root}: choose another with `store`")
+    return str(root) if there == root else f"{root}, which the first kernel makes"
 
 
 def _checked(store: StudyStore) -> str:

@@ -29,6 +29,27 @@ def test_where_all_is_there_nothing_is_missing(tmp_path: Path) -> None:
     assert {found[what].state for what in ("optuna", "C compiler", "kernel_tuner (extra kernel-tuner)")} == {"ok"}
 
 
+def store_finding(store: Path) -> Finding:
+    return next(finding for finding in examine(store) if finding.what == "store")
+
+
+def test_a_store_that_could_be_made_is_ok_and_is_not_made(tmp_path: Path) -> None:
+    found = store_finding(tmp_path / "new" / "store")
+    assert (found.state, found.detail) == ("ok", f"{tmp_path}/new/store/artifacts, which the first kernel makes")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["store", "store/artifacts"])
+def test_a_store_that_could_not_be_written_or_made_is_missing(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / place and may(path, mode))  # root may all
+    found = store_finding(tmp_path / "store")
+    assert (found.state, "choose another with `store`" in found.detail) == ("missing", True)
+
+
 def ready() -> Callable[[Connection, Mapping[str, Any]], None]:
     """Get ready to stand by for sessions that end at once."""
     return lambda connection, request: None
