@@ -27,7 +27,8 @@ SKINNY = 8  # times longer than wide, and so few rows or columns that device mem
 SKINNY_SIZE = 256
 
 _FAST = "fast"
-_PART = rf"(alpha|bias|{'|'.join(ACTIVATIONS)})"
+_OPERATIONS = ("alpha", "bias", *ACTIVATIONS)
+_PART = rf"({'|'.join(_OPERATIONS)})"
 _TEXT = re.compile(
     r"(?P<m>\d{1,10})x(?P<n>\d{1,10})x(?P<k>\d{1,10})(x(?P<batch>\d{1,10}))?"
     rf"(:(?!({'|'.join(LAYOUTS)}|{_PART}|{_FAST})\b)(?P<dtype>\w+)(-(?P<out>\w+))?)?"
@@ -137,9 +138,11 @@ class GemmProblem(Problem):
     def parse(cls, text: str) -> "GemmProblem":
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
+            raise ProblemError(f"malformed problem {short(text)}: {_unknown(text) or f'expected {_FORM}'}")
         parts = (match["epilogue"] or "").split("+")
-        activation = parts[-1] if parts[-1] in ACTIVATIONS else ""
+        activation, *more = [part for part in parts if part in ACTIVATIONS] or [""]
+        if more:
+            raise ProblemError(f"malformed problem {short(text)}: it has the activations {activation} and {more[0]}")
         m, n, k, batch = (int(match[name] or cls.batch) for name in ("m", "n", "k", "batch"))
         dtype, out, layout = (match[name] or getattr(cls, name) for name in ("dtype", "out", "layout"))
         fast = match["fast"] is not None
@@ -339,6 +342,20 @@ def _one(device: "torch.device") -> "torch.Tensor":
     import torch
 
     return torch.ones(1, device=device)
+
+
+def _unknown(text: str) -> str:
+    """The first word behind the sizes of a malformed problem that none may have; empty if something else is wrong."""
+    types = tuple(dict.fromkeys((*INPUTS, *OUTPUTS)))
+    known = {"", *types, _FAST, *LAYOUTS, *_OPERATIONS}
+    words = (word for part in text.strip().split(":")[1:] for word in re.split("[-+]", part))
+    word = next((word for word in words if word not in known), None)
+    if word is None:
+        return ""
+    return (
+        f"unknown {short(word)}, allowed are types ({', '.join(types)}), {_FAST}, layouts ({', '.join(LAYOUTS)}) and "
+        f"epilogues ({', '.join(_OPERATIONS)}, joined by +)"
+    )
 
 
 def activate(tensor: "torch.Tensor", activation: str) -> "torch.Tensor":

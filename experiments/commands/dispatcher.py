@@ -1,6 +1,7 @@
 """``tilescout dispatcher``: a few kernels of one product, and the ranges of m that each serves."""
 
 import logging
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from tilescout.spaces.texts import file_name
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
+_FORM = "NxK[:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], as 6144x4096:bf16"
 _SECONDS = 70.0
 _EVEN_M = 1 << 10  # rows that no alignment stands against
 
@@ -156,9 +158,8 @@ def dispatcher(asked: DispatcherRequest) -> None:
     try:
         problem = GemmProblem.parse(f"1x{asked.product}")
     except ProblemError as error:
-        if asked.product.partition(":")[0].count("x") != 1:
-            raise ProblemError(f"malformed product {asked.product!r}: expected NxK[:...], as 6144x4096:bf16") from error
-        raise
+        said = re.sub("problem ('?)1x", r"product \1", str(error), count=1)
+        raise ProblemError(re.sub(": expected .*", f": expected {_FORM}", said)) from error
     _check_every_m(template, problem, asked.product)
     found = _built(asked, template, problem)
     place = asked.out or place_in(asked.store / "dispatchers", found)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, TypeVar
 
 import click
@@ -21,7 +22,7 @@ from tilescout.search.build.standby import IDLE_SECONDS
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.errors import SpaceError, StoreError
+from tilescout.spaces.errors import ProblemError, SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.problems import Problem
@@ -258,7 +259,10 @@ def suite_problems(template: KernelTemplate, suite: str, signature: str | None) 
     """
     found = find_suite(suite).parsed(template.parse)
     if signature is not None:
-        found = list(dict.fromkeys(problem.with_signature(signature) for problem in found))
+        try:
+            found = list(dict.fromkeys(problem.with_signature(signature) for problem in found))
+        except ProblemError as error:
+            raise ProblemError(f"--signature {short(signature)}: {error}") from error
     for problem in found:
         template.check(problem)
     return found

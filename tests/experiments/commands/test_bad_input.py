@@ -40,7 +40,7 @@ PROBLEM = ("--problem", "4096x4096x4096:bf16")
 
 
 @pytest.mark.parametrize(
-    "problem", ["", "4096", "4096x4096", "4096x4096xk", "-1x8x8", "8x8x8:bf16:2", "8 8 8", "8x8x" + "9" * 5000]
+    "problem", ["", "4096", "4096x4096", "4096x4096xk", "-1x8x8", "8x8x8:bf16:", "8 8 8", "8x8x" + "9" * 5000]
 )
 def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) -> None:
     assert "expected MxNxK" in refusal(*TUNE, "--problem", problem)
@@ -55,6 +55,7 @@ def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) ->
             ("tune", "gemm_sm90", "--device", "cuda", "--suite", "squares", "--skip-unrecorded"),
             "--skip-unrecorded is for a replay, and here every problem is measured",
         ),
+        ((*TUNE, "--suite", "squares", "--signature", "bf16:kx"), "--signature 'bf16:kx': malformed problem"),
         ((*TUNE, "--suite", "squares", "--first", "quack"), "--first is for one problem"),
         ((*TUNE, "--suite", "squares", "--storage", "studies"), "--storage is for one problem"),
         (

@@ -198,6 +198,8 @@ def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, 
         (("--device", "h200", "--product", "6144x4096:bf16:mk"), ProblemError, "its layout has A along m"),
         (("--device", "h200", "--product", "6144x4095:bf16:mk"), ProblemError, "k = 4095 is not a multiple"),
         (("--device", "h200", "--product", "6144"), ProblemError, "malformed product '6144': expected NxK"),
+        (("--device", "h200", "--product", "64x64:bf16:kx"), ProblemError, "product '64x64:bf16:kx': unknown 'kx'"),
+        (("--device", "h200", "--product", "0x64:bf16"), ProblemError, "product 0x64:bf16: n is 0"),
         (
             ("--sweep", "RECORDED", "--product", "64x64:bf16"),
             StoreError,
