@@ -115,8 +115,8 @@ class ProblemSearch:
     """
 
     def __init__(self, shared: Shared, number: int, problem: Problem, spaces: int) -> None:
-        self.number = number
-        self._shared, self._problem, self._spaces = shared, problem, spaces
+        self.number, self.problem = number, problem
+        self._shared, self._spaces = shared, spaces
         self._turn: Turn | None = None
         self._claim = self._claimed = Claim(0, 0.0, None)  # as of now, and that of the turn
         self._stage = _Stage.BEGUN
@@ -142,7 +142,7 @@ class ProblemSearch:
                 expecting.enter_context(shared.expecting.held(self.number, 0))
                 shared.turns.go_on()
                 gpu = shared.turns.ask(self.number, self._claim)  # setting the problem up takes longer than the model
-                evaluator = Evaluator(shared.engine, self._problem, [] if gpu is None else [gpu])
+                evaluator = Evaluator(shared.engine, self.problem, [] if gpu is None else [gpu])
                 self._evaluator = stack.enter_context(evaluator)
                 self._reach(_Stage.LISTED)
 
@@ -165,7 +165,7 @@ class ProblemSearch:
         try:
             shared.complement.get_ready()  # its compilers start with the first one's
             self._await(_Stage.LISTED if shared.side_by_side else _Stage.COMPILING)
-            engine = shared.complement.engine(self._problem)
+            engine = shared.complement.engine(self.problem)
             if engine is None:
                 return None
             with ExitStack() as stack:
@@ -183,11 +183,11 @@ class ProblemSearch:
 
                 if not shared.side_by_side:
                     expect()
-                evaluator = stack.enter_context(Evaluator(engine, self._problem, [], like=self._evaluator))
+                evaluator = stack.enter_context(Evaluator(engine, self.problem, [], like=self._evaluator))
                 return self._run(1, evaluator, self._join, begin, expect if shared.side_by_side else lambda: None)
         except TilescoutError as error:
             if self._stage is not _Stage.FAILED:  # else the first one's error is told
-                _LOG.warning("%s: the second search failed: %s", self._problem, one_line(error))
+                _LOG.warning("%s: the second search failed: %s", self.problem, one_line(error))
             return None
         finally:
             self._leave(1)
@@ -200,7 +200,7 @@ class ProblemSearch:
         begin: Callable[[], None],
         prepared: Callable[[], None] = lambda: None,
     ) -> StudyResult:
-        shared, problem = self._shared, self._problem
+        shared, problem = self._shared, self.problem
 
         def others() -> list[OtherTrials]:
             return [
@@ -314,7 +314,7 @@ class ProblemSearch:
             with self._changed:
                 self._changed.wait_for(lambda: self._met or 0 not in self._going)
         else:
-            self._shared.on_phase(self._problem, "race the answers of both spaces")
+            self._shared.on_phase(self.problem, "race the answers of both spaces")
             options = self._shared.options
             met = duel(self._finalists[0], self._finalists[1], options.race, options.seed)
             with self._changed:

@@ -1,8 +1,10 @@
 """Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
+from itertools import islice
 
 from tilescout.search.engines.complements import Complement
 from tilescout.search.engines.engine import Engine
@@ -13,8 +15,12 @@ from tilescout.search.tuning.problem_search import ProblemSearch, Shared
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, in_thread
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Turns
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, one_line
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import some_of
+
+_LOG = logging.getLogger(__name__)
+_TOLD = 4  # problems, and reasons why searches failed, at most
 
 SLICE = 32
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms. Most guided
@@ -88,7 +94,8 @@ def tune_suite(
     Raises
     ------
     StoreError, SamplerError, DeviceError
-        What ended one of the searches, once the others are done. An error in that of a complement goes to the log.
+        What ended one of the searches, once the others are done; what ended several goes to the log. So does an error
+        in that of a complement.
     SuiteInterrupted
         On Ctrl-C, with the best so far; the trial of each GPU is still finished, and what is found logged. A second
         Ctrl-C, a `KeyboardInterrupt` of its own, waits for neither.
@@ -130,16 +137,34 @@ def _run(
             on_results(found)
         answers.open()
         wait(futures)  # of an error in one of them the others learn nothing, and finish
+        _tell_reasons(searches, begun, least=2)  # the first one is raised
         return [result for future in futures if (result := future.result()) is not None]
     except KeyboardInterrupt as interrupt:
         turns.stop()
         answers.open()
         wait(futures)  # a second Ctrl-C ends this, and the searches with the process
+        _tell_reasons(searches, begun, least=1)
         raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
     except BaseException:
         answers.open()
         wait(futures)
         raise
+
+
+def _tell_reasons(
+    searches: Sequence[ProblemSearch], ended: "Mapping[tuple[int, int], Future[StudyResult | None]]", least: int
+) -> None:
+    """Log why searches failed, and of which problems, where there are so many reasons or more."""
+    reasons: dict[str, list[Problem]] = {}
+    for (number, _), future in sorted(ended.items()):
+        if isinstance(error := future.exception(), Exception):  # no Ctrl-C
+            reasons.setdefault(one_line(error), []).append(searches[number].problem)
+    if len(reasons) < least:
+        return
+    for why, problems in islice(reasons.items(), _TOLD):
+        _LOG.warning("the search of %s failed: %s", some_of(problems, _TOLD), why)
+    if len(reasons) > _TOLD:
+        _LOG.warning("%d more searches failed, for other reasons", sum(map(len, list(reasons.values())[_TOLD:])))
 
 
 def _so_far(future: "Future[StudyResult | None]") -> StudyResult | None:

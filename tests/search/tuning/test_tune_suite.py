@@ -285,6 +285,22 @@ def test_an_error_in_one_search_is_raised_once_the_others_are_done_and_told(tabl
     assert len(list(tmp_path.glob("*.journal"))) == 2
 
 
+def test_where_searches_fail_for_several_reasons_each_is_told(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(ReplayEngine):
+        def space(self, problem: Problem) -> SearchSpace:
+            raise StoreError("damaged" if problem == PROBLEMS[1] else "no room")
+
+    options = TuneOptions("random", 0, Budget(trials=20), tmp_path)
+    with pytest.raises(StoreError, match="no room"):
+        tune_suite(Failing(table, TEMPLATE), PROBLEMS, options)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the search of {PROBLEMS[0]}, {PROBLEMS[2]} failed: no room",
+        f"the search of {PROBLEMS[1]} failed: damaged",
+    ]
+
+
 def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Table, tmp_path: Path, store: str) -> None:
     from mlflow import MlflowClient
 
