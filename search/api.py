@@ -302,6 +302,8 @@ class _Told:
         if not self._source_said:
             self._source_said = True
             _LOG.info("%s", self._engine.provenance.description)
+            if self._bar is not None:
+                self._bar.unit = self._engine.provenance.unit
         if self._bar is not None:
             self._bar(trial)
         self._on_trial(trial)

@@ -16,7 +16,7 @@ def print_result(result: StudyResult, console: Console) -> None:
     """Best, default, library and roofline side by side, and what the search cost."""
     info = result.info
     title = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind})"
-    table = _table(title, info.problem, info.library)
+    table = _table(title, info.problem, info.library, info.provenance.unit)
     shown = {"best": result.best, "default": result.default}
     for name, trial in shown.items():
         if trial is not None:
@@ -96,11 +96,11 @@ def print_measurements(
         console.say(f"{number}: {_described(configuration, measurement)}")
 
 
-def _table(title: str, problem: Problem, library: str) -> Grid:
+def _table(title: str, problem: Problem, library: str, unit: str = "µs") -> Grid:
     table = Grid(title=title, title_justify="left")
     table.add_column("")
     against = "of bandwidth" if library == COPY else "vs library"
-    for heading in ("µs", "95 % interval", problem.rate.unit.symbol, against):
+    for heading in (unit, "95 % interval", problem.rate.unit.symbol, against):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 

@@ -220,19 +220,22 @@ def _ratio(result: StudyResult) -> float | None:
 def _grid(found: Sequence[StudyResult]) -> Grid:
     grid = Grid(show_edge=False, pad_edge=False)
     grid.add_column("study", overflow="fold")
-    for heading in ("trials", "best\nµs", "vs\nlibrary", "GPU s"):
+    units = [result.info.provenance.unit for result in found]
+    unit = units[0] if len(set(units)) == 1 else "µs"
+    for heading in ("trials", f"best\n{unit}", "vs\nlibrary", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("raced")
     for result in found:
-        grid.add_row(*_row(result))
+        grid.add_row(*_row(result, unit))
     return grid
 
 
-def _row(result: StudyResult) -> Iterator[str]:
-    ratio = _ratio(result)
+def _row(result: StudyResult, unit: str) -> Iterator[str]:
+    """The cells of a study, whose times have their unit where it is not the heading's."""
+    ratio, own = _ratio(result), result.info.provenance.unit
     yield result.info.name
     yield str(len(result.trials))
-    yield f"{ratio * result.info.library_us:.2f}" if ratio is not None else "none"
+    yield f"{ratio * result.info.library_us:.2f}{f' {own}' if own != unit else ''}" if ratio is not None else "none"
     yield f"{1 / ratio:.3f}" if ratio is not None else ""
     yield f"{result.gpu_seconds:.2f}"
     yield "yes" if result.race is not None else "no"

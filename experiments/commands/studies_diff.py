@@ -38,7 +38,7 @@ def _figures(result: StudyResult) -> dict[str, object]:
     timing = result.best.measurement.timing if result.best is not None else None
     first_best = result.best.number if result.best is not None else ""
     return {
-        "best µs": f"{timing.time_us:.2f}" if timing is not None else "none",
+        f"best {result.info.provenance.unit}": f"{timing.time_us:.2f}" if timing is not None else "none",
         "vs library": f"{1 / timing.ratio:.3f}" if timing is not None else "",
         "found by trial": first_best,
         "trials": len(result.trials),

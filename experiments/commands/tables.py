@@ -85,7 +85,7 @@ def _show(table: Table, console: Console, named: Named) -> None:
     summaries = table.summarise()
     pruned = any(summary.pruned for summary in summaries)
     listed = any(baseline.library_best is not None for baseline in card.baselines.values())
-    headings = ("rows", *["pruned"] * pruned, "failed", "library\nµs", "best", "default")
+    headings = ("rows", *["pruned"] * pruned, "failed", f"library\n{card.unit}", "best", "default")
     for heading in (*headings, *["library's\nbest"] * listed):
         grid.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:

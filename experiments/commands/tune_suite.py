@@ -278,7 +278,8 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
     peer = library_best_heading(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
     grid.add_column("problem")
-    for heading in ("best\nµs", "vs\nlibrary", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
+    unit = results[0].info.provenance.unit
+    for heading in (f"best\n{unit}", "vs\nlibrary", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("ended")
     for result in results:

@@ -5,6 +5,19 @@ from dataclasses import dataclass, field
 
 from tilescout.search.measure.protocol import UNNAMED, Objective
 
+FOREIGN = "kernel-tuner"
+"""The protocol of results of other tuners; behind it stands the figure that is no time, if it is none."""
+
+
+def figure_of(protocol: str) -> str:
+    """The figure of another tuner that stands where times do; empty where there are times."""
+    return protocol.removeprefix(FOREIGN).removeprefix(", ") if protocol.startswith(FOREIGN) else ""
+
+
+def unit_of(protocol: str) -> str:
+    """The unit of what stands where times do; other figures are relative to that of the median configuration."""
+    return "relative" if figure_of(protocol) else "µs"
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -52,6 +65,11 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
     table: Dataset | None = None
     objective: Objective = UNNAMED
+
+    @property
+    def unit(self) -> str:
+        """The unit of its times: µs, but ``relative`` where another tuner's figure that is no time stands for them."""
+        return unit_of(self.versions.get("protocol", ""))
 
     @property
     def replayed(self) -> bool:

@@ -185,7 +185,9 @@ class StudyResult:
     def __repr__(self) -> str:
         info, best = self.info, self.best
         timing = best.measurement.timing if best is not None else None
-        found = f"best {timing.time_us:.2f} µs, {1 / timing.ratio:.3f} of {info.library}" if timing else "none worked"
+        found = "none worked"
+        if timing is not None:
+            found = f"best {timing.time_us:.2f} {info.provenance.unit}, {1 / timing.ratio:.3f} of {info.library}"
         what = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind}) by {info.sampler}"
         return f"<{type(self).__name__} {what}: {len(self.trials)} trials, {found}>"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import UNNAMED, Objective
+from tilescout.search.measure.provenance import FOREIGN, figure_of, unit_of
 from tilescout.spaces.errors import MALFORMED, ProblemError, TableError
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.knobs import Configuration, Value
@@ -20,7 +21,6 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template, templat
 FORMAT = 7
 _OLDEST = 2  # without pilot_seconds
 _NAMED = 6  # the first that names the objective
-PROTOCOL = "kernel-tuner"  # of results of other tuners; behind it stands the figure that is no time, if it is none
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 
@@ -108,12 +108,17 @@ class TableCard:
     @property
     def is_imported(self) -> bool:
         """Whether another tuner measured the rows, in none of our protocols."""
-        return self.protocol.startswith(PROTOCOL)
+        return self.protocol.startswith(FOREIGN)
 
     @property
     def figure(self) -> str:
         """The figure of another tuner that stands where times do; empty where there are times."""
-        return self.protocol.removeprefix(PROTOCOL).removeprefix(", ") if self.is_imported else ""
+        return figure_of(self.protocol)
+
+    @property
+    def unit(self) -> str:
+        """The unit of what stands where times do: µs, or ``relative``."""
+        return unit_of(self.protocol)
 
     def to_json(self) -> str:
         """The text of the card's file."""

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.measure.measurement import Status
-from tilescout.search.tables.card import PROTOCOL, Baseline, TableCard
+from tilescout.search.measure.provenance import FOREIGN
+from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.kernel_tuner import CacheValue, stored
 from tilescout.search.tables.result_forms import SECONDS, TIME, Form, Told, UntoldError, form_of
 from tilescout.search.tables.rows import encode_columns
@@ -259,7 +260,7 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
         product=product,
         driver="unknown",
         versions={},
-        protocol=f"{PROTOCOL}, {form.objective}" if relative else PROTOCOL,
+        protocol=f"{FOREIGN}, {form.objective}" if relative else FOREIGN,
         protocol_text=text,
         recorded=date.fromisoformat(day) if day else date.today(),
         library=LIBRARY,

@@ -54,7 +54,7 @@ def verdict(result: StudyResult) -> str:
         if result.not_raced
         else " Not raced: the fastest of many measurements is a little flattered."
     )
-    return f"Best: {timing.time_us:.2f} µs, {library}{against}.{raced}"
+    return f"Best: {timing.time_us:.2f} {result.info.provenance.unit}, {library}{against}.{raced}"
 
 
 def interval(estimate: Estimate) -> str:
@@ -98,7 +98,11 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             "",
             opening(info),
             _cells(
-                "", "time (µs)", info.problem.rate.unit.symbol, f"× {_plain(info.library)} [95 %]", "× default [95 %]"
+                "",
+                f"time ({info.provenance.unit})",
+                info.problem.rate.unit.symbol,
+                f"× {_plain(info.library)} [95 %]",
+                "× default [95 %]",
             ),
             "| --- | ---: | ---: | ---: | ---: |",
             _row("best", best, info, over_default(result)),

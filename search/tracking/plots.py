@@ -176,7 +176,7 @@ def convergence(result: StudyResult) -> "Figure":
     _scale(axes, result)
     axes.grid(True, which="both", color=_GRID, linewidth=0.6)
     axes.set_xlabel("trial")
-    axes.set_ylabel("time (µs)")
+    axes.set_ylabel(f"time ({info.provenance.unit})")
     title = f"{info.space}, {info.problem} on {info.device}: {info.sampler}, seed {info.seed}"
     source = info.provenance.description
     _frame(figure, axes, title, source if info.provenance.replayed else f"live: {source}", right=_LEFT)
@@ -213,13 +213,14 @@ def _draw_trials(axes: "Axes", result: StudyResult) -> None:
         edge = [0.985] * len(wrong)  # of the height of the axes
         axes.scatter(wrong, edge, s=26, marker="x", color=_FAILED, linewidths=1.2, transform=across, zorder=3,
                      label=f"failed ({len(wrong)})")  # fmt: skip
-    best, problem = result.best, result.info.problem
+    best, problem, unit = result.best, result.info.problem, result.info.provenance.unit
     if best is not None and best.measurement.ok:
         time_us = best.measurement.time_us
         last = max(trial.number for trial in result.trials)
         steps = [*accumulate(times, min), time_us]
         axes.step([*numbers, last], steps, where="post", color=_BEST, linewidth=1.8, label="best so far", zorder=4)
-        label = f"best: {time_us:.4g} µs, {rate(problem, time_us)} {problem.rate.unit.symbol} (trial {best.number})"
+        speed = f", {rate(problem, time_us)} {problem.rate.unit.symbol}" if problem.rate.work else ""
+        label = f"best: {time_us:.4g} {unit}{speed} (trial {best.number})"
         axes.scatter([best.number], [time_us], s=170, marker="*", color=_BEST, edgecolors="white", linewidths=0.8,
                      label=label, zorder=5)  # fmt: skip
 
@@ -229,11 +230,11 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _draw_lines(axes: "Axes", result: StudyResult) -> None:
-    info, default = result.info, result.default
-    axes.axhline(info.library_us, color=_LIBRARY, linestyle=":", label=f"{info.library}: {info.library_us:.4g} µs")
+    info, default, unit = result.info, result.default, result.info.provenance.unit
+    axes.axhline(info.library_us, color=_LIBRARY, linestyle=":", label=f"{info.library}: {info.library_us:.4g} {unit}")
     if default is not None and default.measurement.ok:
         time_us = default.measurement.time_us
-        axes.axhline(time_us, color=_DEFAULT, linestyle="--", label=f"default: {time_us:.4g} µs")
+        axes.axhline(time_us, color=_DEFAULT, linestyle="--", label=f"default: {time_us:.4g} {unit}")
 
 
 def _scale(axes: "Axes", result: StudyResult) -> None:
@@ -321,7 +322,10 @@ def _heat_map(result: StudyResult, importance: Importance | None) -> "Figure | N
     bar.minorticks_off()
     ticks = np.geomspace(fastest, max(slowest, fastest * 1.01), 5)
     bar.set_ticks(list(ticks), labels=[f"{tick:.4g}" for tick in ticks])
-    below = "µs of the fastest that was tried with these two values, whatever the other knobs; empty: none was timed"
+    below = (
+        f"{result.info.provenance.unit}, of the fastest that was tried with these two values, whatever the other "
+        "knobs; empty: none was timed"
+    )
     _frame(figure, axes, f"{CAPTIONS['heat_map']}: {found.y} and {found.x}", below, right=_LEFT)
     return figure
 
@@ -346,8 +350,8 @@ def _predicted(result: StudyResult) -> "Figure | None":
     axes.loglog()
     _plain_ticks(axes)
     axes.grid(True, which="both", color=_GRID, linewidth=0.6)
-    axes.set_xlabel("measured (µs)")
-    axes.set_ylabel("predicted before (µs)")
+    axes.set_xlabel(f"measured ({result.info.provenance.unit})")
+    axes.set_ylabel(f"predicted before ({result.info.provenance.unit})")
     error = float(np.median(np.abs(np.log(predicted / measured))))
     order = (
         ""

@@ -19,7 +19,8 @@ _HTML = """\
 <p><b>{{ result.info.space }} {{ result.info.problem }}</b> on {{ result.info.device }}, searched by
 {{ result.info.sampler }}, seed {{ result.info.seed }}: {{ verdict }}</p>
 <table>
-<tr><th></th><th>µs</th><th>{{ result.info.problem.rate.unit.symbol }}</th><th>over the library</th></tr>
+<tr><th></th><th>{{ result.info.provenance.unit }}</th><th>{{ result.info.problem.rate.unit.symbol }}</th>
+<th>over the library</th></tr>
 {% for row in times %}
 <tr><td>{{ row.name }}</td><td>{{ row.time }}</td><td>{{ row.rate }}</td><td>{{ row.library }}</td></tr>
 {% endfor %}
@@ -59,7 +60,7 @@ class TuneResult(StudyResult):
 
     @property
     def best_value(self) -> float:
-        """The time of the best configuration in µs; raises as `best_trial` does."""
+        """The time of the best configuration in µs, or what stands for it; raises as `best_trial` does."""
         return self.best_trial.measurement.time_us
 
     def trials_dataframe(self) -> "DataFrame":

@@ -226,10 +226,14 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
     return metrics
 
 
+def _unit(results: Sequence[StudyResult]) -> str:
+    return results[0].info.provenance.unit if results else "µs"
+
+
 def _describe(results: Sequence[StudyResult]) -> str:
     """A table of the problems, in Markdown."""
     best = library_best_heading(results)
-    lines = [f"| problem | trials | µs | over the library |{f' over {best} |' if best else ''}"]
+    lines = [f"| problem | trials | {_unit(results)} | over the library |{f' over {best} |' if best else ''}"]
     lines.append("| --- " * (lines[0].count("|") - 1) + "|")
     for result in results:
         timing = result.best.measurement.timing if result.best is not None else None

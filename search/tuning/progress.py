@@ -61,12 +61,18 @@ class StudyProgress:
     ----------
     trials
         How many there will be; None if that is not known.
+
+    Attributes
+    ----------
+    unit
+        That of times.
     """
 
     def __init__(self, trials: int | None) -> None:
         self._console = Console(stderr=True)
         self._progress = Progress(*bar_columns(), console=self._console)
         self._task = self._progress.add_task("prepare", total=trials)
+        self.unit = "µs"
         self._best_us = math.inf
         self._ended = False
         self._after: Progress | None = None
@@ -98,7 +104,7 @@ class StudyProgress:
 
     @property
     def _best(self) -> str:
-        return f"best {self._best_us:.2f} µs" if self._best_us < math.inf else "none has worked"
+        return f"best {self._best_us:.2f} {self.unit}" if self._best_us < math.inf else "none has worked"
 
     def __enter__(self) -> Self:
         self._progress.start()

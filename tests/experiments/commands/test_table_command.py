@@ -80,6 +80,23 @@ def test_another_objective_is_read_and_not_exported(
     assert "has no times: The rows are no times but benchmark_time, of which less is better" in capsys.readouterr().err
 
 
+def test_what_is_no_time_is_nowhere_called_one(
+    folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("--kernel", "stencil", "--device", "A GPU", "--problem", "64")
+    run("tables", "import", "list.json", "cost.parquet", *told, "--objective", "benchmark_time", "--minimize")
+    run("tables", "cost.parquet")
+    run("tune", "stencil", "--problem", "64", "--table", "cost.parquet", "--sampler", "random", "--trials", "3")
+    (name,) = (path.stem for path in Path(".tilescout/studies").glob("*.journal"))
+    run("studies")
+    run("studies", "show", name)
+    run("report", name, "--out", "page.html")
+    printed = capsys.readouterr()
+    shown = printed.out + printed.err + Path("page.html").read_text()
+    assert "µs" not in shown
+    assert "best 100.00 relative" in printed.err
+
+
 def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_measured(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
