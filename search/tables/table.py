@@ -137,7 +137,7 @@ class Table:
         import pyarrow.parquet as pq
 
         with _naming(path):
-            _check_suffix(path)
+            _check_suffix(path, "; `tilescout tables import` makes one of results of another tuner")
             content = _read(path, "it does not exist; `tilescout tables` lists those that do", _LARGEST)
             card = _read_card(path, named)
             _check_content(card, content)
@@ -422,9 +422,9 @@ def _read_card(path: Path, named: Named) -> TableCard:
     return TableCard.from_json(_read(card_path(path), missing, _LARGEST_CARD), named)
 
 
-def _check_suffix(path: Path) -> None:
+def _check_suffix(path: Path, advice: str = "") -> None:
     if path.suffix != SUFFIX:
-        raise TableError(f"a table is a {SUFFIX} file with its card, a .json file, beside it")
+        raise TableError(f"a table is a {SUFFIX} file with its card, a .json file, beside it{advice}")
     if any("\ud800" <= letter <= "\udfff" for letter in str(path)):  # results name it, and are text
         raise TableError("the name of the file or of its folder is not in UTF-8: rename it")
 

@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "device_name": "A GPU of another time", "kernel_name": "stencil", "problem_size": [512, 512, 64],
         "tune_params_keys": ["x", "y", "z"], "tune_params": dict.fromkeys("xyz", SIZES), "cache": entries,
     }  # fmt: skip
+    (tmp_path / "rows.csv").write_text("x,time\n8,1.5\n")
     (tmp_path / "list.json").write_text(json.dumps(list(entries.values())))
     (tmp_path / "cache.json.gz").write_bytes(gzip.compress(json.dumps(cache).encode()))
     return tmp_path
@@ -125,6 +126,8 @@ def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_me
     [
         (("tables", "import", "nothing.json", "out.parquet"), "can't read nothing.json"),
         (("tables", "import", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
+        (("tables", "rows.csv"), "beside it; `tilescout tables import` makes one of results of another tuner"),
+        (("tables", "import", "rows.csv", "o.parquet"), "of rows, as of a CSV file, make a list with an object for"),
         (
             ("tables", "import", "cache.json.gz", "o.parquet", "--problem", "a b"),
             "malformed problem 'a b'",
