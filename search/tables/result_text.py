@@ -51,7 +51,7 @@ class ResultText:
         self.header: dict[str, Any] = {}
         self.form: str | None = LIST if _OPEN["["].match(text) else None
         if self.form is None and not _OPEN["{"].match(text):
-            raise ValueError("it is no JSON: of rows, as of a CSV file, make a list with an object for each")
+            raise ValueError("no JSON with results: of rows, as of a CSV file, make a list with an object for each")
         self._beside = 0  # characters of the header
         self._members = iter(()) if self.form == LIST else self._reader.members()
         if self.form is None:
