@@ -2,16 +2,30 @@
 
 import copy
 import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, TilescoutError
 from tilescout.spaces.faults import described
 from tilescout.spaces.space import Indices, SearchSpace
+
+
+@contextmanager
+def _told(sampler: BaseSampler, doing: str = "propose") -> Iterator[None]:
+    """Turn an error of somebody's sampler into ours."""
+    try:
+        yield
+    except TilescoutError:
+        raise
+    except Exception as error:  # what it imports is missing, or it asks for more than a search can tell it
+        raise SamplerError(f"{type(sampler).__name__} can't {doing} a trial: {described(error)}") from error
 
 
 class OrdinarySampler(SpaceSampler):
@@ -36,15 +50,28 @@ class OrdinarySampler(SpaceSampler):
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         sampler = self.ordinary(self.seed_of(trial))
-        sampler.before_trial(study, trial)  # some, as optunahub's AutoSampler, choose here how they sample
+        with _told(sampler):
+            sampler.before_trial(study, trial)  # some, as optunahub's AutoSampler, choose here how they sample
         return self._nearest(sampler, study, trial, free)
 
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        with _told(self._ordinary):
+            return super().infer_relative_search_space(study, trial)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        with _told(self._ordinary):
+            super().before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        with _told(self._ordinary, "learn from"):
+            super().after_trial(study, trial, state, values)
+
     def _nearest(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
-        try:
+        with _told(sampler):
             chosen = self._chosen(sampler, study, trial)
             return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
-        except Exception as error:  # what it imports is missing, or it asks for more than a search can tell it
-            raise SamplerError(f"{type(sampler).__name__} can't propose a trial: {described(error)}") from error
 
     def _chosen(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
         inferred = sampler.infer_relative_search_space(study, trial)

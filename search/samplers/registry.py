@@ -126,7 +126,10 @@ def _named(name: str) -> Any:
     if name in others.refused:
         raise SamplerError(others.refused[name])
     if name not in others.usable:
-        raise SamplerError(f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, or any as module:Class")
+        raise SamplerError(
+            f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, or any as module:Class, such as "
+            "optuna.samplers:NSGAIISampler"
+        )
     found = others.usable[name]
     try:
         return load(found.target, SamplerError)

@@ -191,6 +191,21 @@ class Mute(optuna.samplers.RandomSampler):
         raise ModuleNotFoundError("No module named 'rare'")
 
 
+class Picky(optuna.samplers.RandomSampler):
+    def before_trial(self, study, trial):
+        raise ValueError("two objectives")
+
+
+class Deaf(optuna.samplers.RandomSampler):
+    def after_trial(self, study, trial, state, values):
+        raise ValueError("two objectives")
+
+
+class Aloof(optuna.samplers.RandomSampler):
+    def infer_relative_search_space(self, study, trial):
+        raise ValueError("two objectives")
+
+
 ASKED: list[str] = []
 
 
@@ -207,6 +222,9 @@ def test_an_optuna_sampler_is_asked_for_knobs_in_their_order_so_that_its_seed_se
         (optuna.samplers.GridSampler, "sampler GridSampler can't be made: TypeError: .*'search_space'"),
         (Unfinished, "sampler Unfinished can't be made: TypeError: .*abstract"),
         (Mute, "Mute can't propose a trial: ModuleNotFoundError: No module named 'rare'"),
+        (Picky, "Picky can't propose a trial: ValueError: two objectives"),
+        (Aloof, "Aloof can't propose a trial: ValueError: two objectives"),
+        (Deaf, "Deaf can't learn from a trial: ValueError: two objectives"),
     ],
 )
 def test_a_sampler_that_can_not_be_made_or_asked_says_why(kind: type, reason: str) -> None:
