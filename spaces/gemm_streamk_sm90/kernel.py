@@ -16,6 +16,7 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute, pipeline, utils
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from tilescout.spaces.gemm_sm90.caching import EVICT_FIRST, EVICT_NORMAL, KEPT_IN_L2
 from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
 from tilescout.spaces.gemm_sm90.exchange import Exchange
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, Place
@@ -29,12 +30,6 @@ from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, WholeTiles
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
 WARP = 32
-# Policies of the L2, as PTX's createpolicy encodes them for all of an access.
-EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
-# Bytes of an operand that the L2 of 50 MB holds until the next launch. Where an operand of 19 MB was let go, launches
-# that followed one another took 1.02 times as long, and where one of 35 MB to 132 MB was, 0.95 to 1.01 times (H200,
-# 2026-11-23; `experiments/results/promotion.md`).
-KEPT_IN_L2 = 30 << 20
 # Waves of tiles in which blocks stay together. Where kernels of up to 2 waves let a large operand go, they took 0.95 to
 # 1.00 times as long, and those of 9 and of 60 waves 1.005 times (H200, 2026-11-23; `experiments/results/promotion.md`).
 # An operand that no two tiles share makes way at any number: 12 kernels of 4.4 to 13 waves took 0.97 times as long in

@@ -187,6 +187,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         """SHA-256 over the files in `sources`, those of ``gemm_sm90`` that they import, and a number of another one."""
         whole = hashlib.sha256(super().source_hash.encode())
         whole.update(f"{gemm_sm90.TEMPLATE.source_hash} {MOST_PROMOTING}".encode())
+        whole.update(Path(gemm_sm90.__file__).with_name("caching.py").read_bytes())
         return whole.hexdigest()
 
 

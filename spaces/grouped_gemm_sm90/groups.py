@@ -157,10 +157,16 @@ class Groups:
             chunk += 1
             behind = cute.arch.popc(cute.arch.vote_ballot_sync(self.units[chunk * LANES + lane] * each <= number))
         expert = chunk * LANES + behind
+        first, last = self.units_of(expert)
+        return chunk, expert, first, last
+
+    @cute.jit
+    def units_of(self, expert: Int32) -> tuple[Int32, Int32]:
+        """Units along the tokens before a group, and up to its end."""
         first = Int32(0)
         if expert > 0:
             first = self.units[expert - 1]
-        return chunk, expert, first, self.units[expert]
+        return first, self.units[expert]
 
     @cute.jit
     def rows_of(self, expert: Int32) -> tuple[Int32, Int32]:

@@ -12,6 +12,8 @@ along n, and their columns, of which 16 suffice, along the tokens, of which an e
 The last tile of a group may be mostly empty. Where tiles are trimmed, one that its group fills by half or less is
 multiplied as half a tile: by the same loop, with half of the rows or columns of the tokens' operand.
 
+Weights that nothing else of the launch reads leave the L2 first, if all of them are more than it keeps.
+
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
@@ -20,9 +22,10 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, cute, pipeline, utils
+from cutlass import Boolean, Float32, Int32, Int64, cute, pipeline, utils
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from tilescout.spaces.gemm_sm90.caching import EVICT_FIRST, EVICT_NORMAL, KEPT_IN_L2
 from tilescout.spaces.gemm_sm90.epilogue import register_copy
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, WARPS, GemmSm90
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
@@ -45,6 +48,20 @@ def pass_by(
         read.advance()
         release.advance()
     return read, release
+
+
+@cute.jit
+def weights_policy(groups: Groups, expert: Int32, outgrown: Boolean) -> Int64:
+    """How the L2 keeps the weights of an expert: those that nothing reads again make way first.
+
+    No other tile does where the expert has one unit of work along its tokens, and no later launch finds them where all
+    weights together have `outgrown` what the L2 keeps.
+    """
+    policy = Int64(EVICT_NORMAL)
+    first, last = groups.units_of(expert)
+    if outgrown and last - first == 1:
+        policy = Int64(EVICT_FIRST)
+    return policy
 
 
 @dataclass(frozen=True)
@@ -75,10 +92,15 @@ class Operand:
     parts: int
     mask: Any
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it is B, the weights."""
+        return bool(cute.rank(self.matrix) == 3)
+
     @cute.jit
     def stages_from(self, row: Int32, expert: Int32) -> tuple[cute.Tensor, cute.Tensor]:
         """Views (shared, global) of tiles that begin at a row: [(a tile), stages], [(a tile), steps along k]."""
-        if cutlass.const_expr(cute.rank(self.matrix) == 3):
+        if cutlass.const_expr(self.has_weights):
             rows = cute.domain_offset((row, 0), self.matrix[(None, None, expert)])
         else:
             rows = cute.domain_offset((row, 0), self.matrix)
@@ -93,10 +115,14 @@ class Operand:
         return views
 
     @cute.jit
-    def fetch(self, views: tuple[cute.Tensor, cute.Tensor], k: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Load a step along k into a stage, and have the barrier count its bytes."""
+    def fetch(
+        self, views: tuple[cute.Tensor, cute.Tensor], k: Int32, stage: Int32, full: cute.Pointer, of_weights: Int64
+    ) -> None:
+        """Load a step along k into a stage, weights by their policy, and have the barrier count its bytes."""
         shared, matrix = views
-        cute.copy(self.load, matrix[(None, k)], shared[(None, stage)], tma_bar_ptr=full, mcast_mask=self.mask)
+        source, target = matrix[(None, k)], shared[(None, stage)]
+        policy = of_weights if cutlass.const_expr(self.has_weights) else None
+        cute.copy(self.load, source, target, tma_bar_ptr=full, mcast_mask=self.mask, cache_policy=policy)
 
     def first_rows(self, rows: int) -> cute.Tensor:
         """The first rows of every stage: [rows, k, stages]."""
@@ -196,6 +222,13 @@ class GroupedGemmSm90:
         along = self.shape.tile_m * self.shape.cluster_m, self.shape.tile_n * self.shape.cluster_n
         return (along[1], along[0]) if self.shape.swap_ab else along
 
+    def outgrows_l2(self, groups: Groups, k_tiles: Int32) -> Boolean:
+        """Whether the weights of all experts are more than the L2 keeps from one launch to the next."""
+        _, columns = self.steps()
+        step_bytes = self.shape.tile_k * self.gemm.element.width // 8
+        rows = Int64(groups.across * columns) * cute.size(groups.ends)
+        return rows * (k_tiles * step_bytes) > KEPT_IN_L2
+
     @cute.kernel
     def kernel(
         self,
@@ -224,7 +257,7 @@ class GroupedGemmSm90:
 
         @cute.struct
         class Shared:
-            barriers: cute.struct.MemRange[cutlass.Int64, 2 * shape.stages]
+            barriers: cute.struct.MemRange[Int64, 2 * shape.stages]
             units: cute.struct.MemRange[Int32, MOST_EXPERTS]
             totals: cute.struct.MemRange[Int32, MOST_WARPS]
             left: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(left_layout)], SWIZZLE_BYTES]
@@ -311,16 +344,18 @@ class GroupedGemmSm90:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
         _, _, work = cute.arch.block_idx()
         _, _, stride = cute.arch.grid_dim()
+        outgrown = self.outgrows_l2(groups, k_tiles)
         chunk = Int32(0)
         while work < count:
             chunk, (expert, row, _, column) = groups.at(work, count, chunk)
+            policy = weights_policy(groups, expert, outgrown)
             rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
             left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
             for k in cutlass.range(k_tiles, unroll=1):
                 ring.producer_acquire(state)
                 full = ring.producer_get_barrier(state)
-                left.fetch(left_views, k, state.index, full)
-                right.fetch(right_views, k, state.index, full)
+                left.fetch(left_views, k, state.index, full, policy)
+                right.fetch(right_views, k, state.index, full, policy)
                 state.advance()
             work += stride
         # A block must not leave while its cluster still signals its barriers.

@@ -123,7 +123,7 @@ CONSTRAINTS = (
     ),
 )
 
-_SHARED = ("epilogue.py", "kernel.py", "layout.py", "mainloop.py", "scheduler.py")  # of gemm_sm90
+_SHARED = ("caching.py", "epilogue.py", "kernel.py", "layout.py", "mainloop.py", "scheduler.py")  # of gemm_sm90
 
 
 class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):

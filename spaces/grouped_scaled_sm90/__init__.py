@@ -1,7 +1,7 @@
 """Grouped matrix products for Hopper, each row scaled by the router's weight in the kernel.
 
-``kernel`` and ``epilogue`` are the code that runs on the GPU beside that of ``grouped_gemm_sm90``, whose files stay as
-they are, for their hash is in recorded tables; ``template`` says how it is built.
+``kernel`` and ``epilogue`` are the code that runs on the GPU beside that of ``grouped_gemm_sm90``; ``template`` says
+how it is built.
 """
 
 from tilescout.spaces.grouped_scaled_sm90.template import TEMPLATE

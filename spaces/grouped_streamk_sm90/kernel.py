@@ -25,7 +25,7 @@ from tilescout.spaces.gemm_streamk_sm90.partition import Partition, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
 from tilescout.spaces.grouped_gemm_sm90.groups import Groups
-from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90, Operand, Product, pass_by
+from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90, Operand, Product, pass_by, weights_policy
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
 from tilescout.spaces.grouped_streamk_sm90.sharing import is_worth_splitting, parts_that_fit
 
@@ -235,17 +235,19 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         _, _, clusters = cute.arch.grid_dim()
         turns = Turns.of(count, k_tiles, shape.tile_k, clusters)
         step, end, whole = turns.first(cluster)
+        outgrown = self.outgrows_l2(groups, k_tiles)
         chunk = Int32(0)
         while step < end or whole < count:
             (tile, first, last), (step, end, whole) = turns.take((step, end, whole))
             chunk, (expert, row, _, column) = groups.at(tile, count, chunk)
+            policy = weights_policy(groups, expert, outgrown)
             rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
             left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
             for k in cutlass.range(first, last, unroll=1):
                 ring.producer_acquire(state)
                 full = ring.producer_get_barrier(state)
-                left.fetch(left_views, k, state.index, full)
-                right.fetch(right_views, k, state.index, full)
+                left.fetch(left_views, k, state.index, full, policy)
+                right.fetch(right_views, k, state.index, full, policy)
                 state.advance()
         # A block must not leave while its cluster still signals its barriers.
         ring.producer_tail(state)

@@ -1,5 +1,6 @@
 """The space of the grouped Hopper GEMM: its rules, its default, and that what it holds compiles without spills."""
 
+import struct
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm_sm90.caching import EVICT_FIRST
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import block_bytes
 from tilescout.spaces.grouped_gemm_sm90.template import shape_of
@@ -124,3 +126,5 @@ def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> Non
             assert isinstance(artifact, Artifact), artifact
             assert artifact.resources is not None
             assert artifact.resources.spill_bytes == 0
+            # The upper word of the policy, by which weights leave the L2 first, is an operand of an instruction.
+            assert struct.pack("<I", EVICT_FIRST >> 32) in artifact.path.read_bytes()

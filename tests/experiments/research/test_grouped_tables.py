@@ -59,6 +59,8 @@ def test_kernels_of_all_products_are_compiled_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, digests = Table.read(TABLE), dict[GroupedProblem, set[str]]()
+    # The kernels that were recorded are none of today, which alone are compiled.
+    table.card = replace(table.card, source_hash=find_template(table.card.space).source_hash)
     _, last = (each.product for each in grouped_times(table))
     last_began = Event()
 
