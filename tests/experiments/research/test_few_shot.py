@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.research.few_shot_figures import Figures, Search, median_over_problems
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.few_shot import (
-    Figures,
-    Search,
     check_left_out,
     learned,
-    median_over_problems,
     search,
     search_behind,
     search_together,
@@ -129,6 +127,13 @@ def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> Non
     assert low < middle == 3 < high
 
 
+def test_of_one_problem_there_is_no_interval() -> None:
+    figures = Figures.of([Search("f", "t", "a", "s", seed, (0.5, 0.25), 3, None, None) for seed in range(3)])
+    assert np.isnan(figures.regret[0][1:]).all()
+    assert figures.plain()["regret"] == [[0.5, None, None], [0.25, None, None]]
+    assert figures.plain()["within"] == [3.0, None, None]
+
+
 def test_the_study_prints_and_writes_every_search(
     table: Table, tmp_path: Path, study: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +142,7 @@ def test_the_study_prints_and_writes_every_search(
     study("few-shot", str(table.path), *asked, "--out", str(out))
     printed = capsys.readouterr().out
     held = Record.read(out).result
+    assert "one problem, no relative has a model: no intervals, as these are over problems" in printed
     assert [(one["strategy"], one["seed"]) for one in held["searches"]] == [
         ("guided", 0), ("guided", 1), ("random", 0), ("random", 1),
     ]  # fmt: skip
