@@ -120,7 +120,7 @@ def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> Non
         return Search("f", "t", problem, "s", 0, (0.5, 0.1), within, 7 if within else None, 0.02 if within else None)
 
     figures = Figures.of([one("a", 3), one("b", 5), one("c", None), one("d", None)])
-    assert figures.plain()["within"][0] is None  # type: ignore[index]
+    assert figures.plain()["within"][0] is None
     assert (figures.within[0], figures.found, figures.stopped, figures.off) == (np.inf, 0.5, 2, 2)
     assert Figures.of([one("a", 3), one("b", 5), one("c", None)]).within[0] == 5
     middle, low, high = median_over_problems([1.0, 2.0, 3.0, 4.0, 5.0])
