@@ -66,9 +66,12 @@ def usual_range(values: NDArray[np.float64]) -> tuple[float, float]:
 def t_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's distribution.
 
-    By the expansion about the normal one, M. Abramowitz and I. A. Stegun, Handbook of Mathematical Functions, 26.7.5,
-    within 1 % from 5 degrees of freedom on; the measuring process has no scipy.
+    Of 1 degree of freedom it has a closed form. Of more it is by the expansion about the normal one, M. Abramowitz and
+    I. A. Stegun, Handbook of Mathematical Functions, 26.7.5: within 1 % from 3 on, up to a probability of 0.995. Of 2
+    it is 0.7 % too small at 0.975, as published intervals have it. The measuring process has no scipy.
     """
+    if freedom == 1:
+        return math.tan(math.pi * (probability - 0.5))
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,
