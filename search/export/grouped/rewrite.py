@@ -215,6 +215,8 @@ _HALVES: Sequence[Callable[["torch.Tensor", int], _Halves]] = (
     lambda x, half: (x[..., :half], x[..., half:]),
     lambda x, half: (x[..., :half], x[..., half : 2 * half]),  # `tensor_split`, too
     lambda x, half: (x.narrow(-1, 0, half), x.narrow(-1, half, half)),
+    lambda x, half: x.split([half, half], dim=-1),  # another operator than one size gives, which is `chunk`'s
+    lambda x, half: x.split([half, half], dim=1),
 )
 _WAYS = 2 * len(_HALVES)
 """The ways in which models write SwiGLU of a matrix, the gate before up."""

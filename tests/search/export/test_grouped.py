@@ -250,6 +250,9 @@ def test_swiglu_behind_a_product_is_our_kernels_however_it_is_written(
         lambda product: (product.narrow(-1, 0, N // 2), product.narrow(-1, N // 2, N // 2)),
         lambda product: (product.narrow(1, 0, N // 2), product[:, N // 2 : N]),
         lambda product: product.tensor_split(2, dim=-1),
+        lambda product: product.split(N // 2, dim=-1),
+        lambda product: product.split([N // 2, N // 2], dim=-1),
+        lambda product: torch.split(product, [N // 2, N // 2], dim=1),
     ],
 )
 def test_halves_that_end_where_the_product_does_are_those_of_swiglu(
@@ -274,6 +277,7 @@ def test_halves_that_end_where_the_product_does_are_those_of_swiglu(
         (lambda product: silu(product[:, : N // 2]) * product[:, N // 2 :] + product[:, :1], 64),  # read again
         (lambda product: silu(product[:, N // 2 :]) * product[:, : N // 2], 64),  # up first
         (lambda product: silu(product[:, ::2]) * product[:, 1::2], 64),  # in turn
+        (lambda product: silu(product.split([8, N - 8], 1)[0]) * product[:, 8:16], 64),  # no halves
         (lambda product: swiglu(product, False), 19),  # not so many tokens
     ],
 )
