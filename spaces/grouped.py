@@ -30,6 +30,7 @@ _TEXT = re.compile(
     rf"(:(?P<routing>({_ROUTED})[-.\d]*))?"
     r"(:draws-(?P<first>\d{1,9})-(?P<last>\d{1,9}))?"
 )
+_PART = re.compile(rf"({_ROUTED})[-.\d]*|draws-\d{{1,9}}-\d{{1,9}}")
 _FORM = (
     "EXPERTSxTOKENSxNxK[:DTYPE][:ROUTING][:draws-FIRST-LAST], for example 128x4096x1536x2048:bf16:zipf-1.2 or "
     "8x512x4096x14336:bf16:balanced:draws-100-107"
@@ -105,7 +106,7 @@ class GroupedProblem(UniformProblem):
     def parse(cls, text: str) -> Self:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
+            raise ProblemError(f"malformed problem {short(text)}: {_unknown(text) or f'expected {_FORM}'}")
         experts, tokens, n, k = (int(match[name]) for name in ("experts", "tokens", "n", "k"))
         routing = Routing.parse(match["routing"]) if match["routing"] else Routing()
         first, last = match["first"] or cls.first_draw, match["last"] or cls.last_draw
@@ -170,6 +171,18 @@ class GroupedProblem(UniformProblem):
     @property
     def tolerance(self) -> float:
         return GemmProblem.small(self.dtype).tolerance
+
+
+def _unknown(text: str) -> str:
+    """The first part behind the sizes of a malformed problem that none may have; empty if something else is wrong."""
+    parts = text.strip().split(":")[1:]
+    unknown = next((part for part in parts if part and part not in TYPES and not _PART.fullmatch(part)), None)
+    if unknown is None:
+        return ""
+    return (
+        f"unknown {short(unknown)}, allowed are types ({', '.join(TYPES)}), routings ({', '.join(KINDS)}) and "
+        "draws-FIRST-LAST"
+    )
 
 
 @lru_cache(maxsize=4096)

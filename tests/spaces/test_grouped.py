@@ -41,8 +41,10 @@ def test_a_problem_is_read_back_from_its_one_line(problem: GroupedProblem) -> No
     [
         ("8x64x64", "expected EXPERTSxTOKENSxNxK"),
         ("8x64x64x64:bf16:zipf", "malformed routing"),
+        ("8x64x64x64:bf16:uniform", r"unknown 'uniform', allowed are types \(bf16\), routings \(balanced, "),
+        ("8x64x64x64:bf16:draws-1", "unknown 'draws-1', allowed are .* and draws-FIRST-LAST"),
         ("8x64x64x64:bf16:zipf-21", "from 0 to 20"),
-        ("8x64x64x64:bf16:zipf-1.2:draws-7", "expected EXPERTSxTOKENSxNxK"),
+        ("8x64x64x64:bf16:draws-0-7:zipf-1.2", "expected EXPERTSxTOKENSxNxK"),
         ("8x64x64x64:bf16:zipf-1.2:draws-7-3", "draws go from a number"),
         ("8x64x64x64:bf16:one:draws-0-100000", "draws go from a number"),
         ("2x64x64x64:bf16:recorded-1.2.3", "3 counts for 2 experts"),
