@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.build import early
 from tilescout.search.build.forks import deaf_to_ctrl_c
 from tilescout.search.build.standby import MEASURING, Session, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
@@ -58,6 +59,10 @@ class _Child:
     connection: Connection
 
     def __init__(self, device: str, standby: bool) -> None:
+        if standby and (begun := early.taken(device)) is not None:
+            self.process, self.log = begun
+            self.connection = self.process.connection
+            return
         try:
             self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self._start(device, standby)

@@ -478,3 +478,9 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_worker_that_was_warmed_up_keeps_nothing_of_that() -> None:
+    worker = Worker("cpu")
+    worker.warm_up()
+    assert not worker._benches
