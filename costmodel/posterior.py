@@ -8,6 +8,7 @@ problem share, errors that are alike for similar ones (also on similar problems,
 and an error that each configuration has alone. Without a prior it models the values themselves.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
@@ -22,6 +23,10 @@ JITTER = 1e-8
 """Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""
 
 _SURE_OF = 1e-12  # standard deviation below which a value is as good as known: that of a model may be 0
+_FEW = 64
+"""Measurements up to which NumPy solves: SciPy takes 0.4 s to be imported, and is the faster one of the two from some
+hundred on. A search of one problem has fewer, and so its first proposal does not wait for that."""
+
 FIT_ITERATIONS = 25
 LARGEST_FIT = 100
 """Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
@@ -167,28 +172,34 @@ def condition(
     points, spread
         Of shape [candidates, coordinates] and [candidates].
     """
-    from scipy.linalg import cho_solve, solve_triangular
-
     own = kernel.between(observed.points, observed.points) * np.outer(observed.spread, observed.spread)
     own += shift**2 * (observed.problem[:, None] == observed.problem) + np.diag(
         observed.noise**2 + (kernel.alone + JITTER) * observed.spread**2
     )
-    factor = np.linalg.cholesky(own)
+    factor = np.asarray(np.linalg.cholesky(own), dtype=np.float64)
     across = kernel.between(observed.points, points) * np.outer(observed.spread, spread)
     across += shift**2 * (observed.problem == 0)[:, None]
-    solved = solve_triangular(factor, across, lower=True, check_finite=False)
-    weights = cho_solve((factor, True), observed.errors, check_finite=False)
-    mean = across.T @ weights
+    solved, errors = _solved(factor, across), _solved(factor, observed.errors)
+    mean = solved.T @ errors
     variance = (kernel.shared + kernel.alone) * spread**2 + shift**2 - np.einsum("ij,ij->j", solved, solved)
-    scale = (SURE + float(observed.errors @ weights)) / (SURE + len(observed.errors))
+    scale = (SURE + float(errors @ errors)) / (SURE + len(errors))
     return mean, np.sqrt(np.maximum(variance, JITTER * spread**2) * scale)
+
+
+def _solved(factor: Floats, right: Floats) -> Floats:
+    """The solution of a system whose matrix is lower triangular, of the shape of its right side."""
+    if len(factor) <= _FEW:
+        return np.asarray(np.linalg.solve(factor, right), dtype=np.float64)
+    from scipy.linalg import solve_triangular
+
+    with one_thread():
+        return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False))
 
 
 SURE = 4.0
 """Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
 
 
-@one_thread()
 def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:
     """The kernel under which standardised values are most likely, given what lengths are usual.
 
@@ -201,6 +212,7 @@ def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kern
     rng
         Draws which of many values are fitted to: the lower half of `LARGEST_FIT` always is.
     """
+    import scipy.linalg  # noqa: F401  (before the limit, for it brings a library)
     from scipy.optimize import minimize
 
     if len(values) > LARGEST_FIT:
@@ -212,15 +224,16 @@ def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kern
     usual = np.append(np.full(coordinates, np.log(0.5 * np.sqrt(coordinates))), [0.0, np.log(USUAL_NOISE)])
     squares = np.moveaxis((points[:, None] - points[None]) ** 2, 2, 0).copy()  # [coordinates, a, b]
     bounds = [(-3.0, 4.0)] * coordinates + [(-3.0, 3.0), (-5.0, 0.0)]
-    fitted = minimize(
-        _unlikelihood,
-        usual,
-        args=(squares, values, usual),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": FIT_ITERATIONS},
-    )
+    with one_thread():
+        fitted = minimize(
+            _unlikelihood,
+            usual,
+            args=(squares, values, usual),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": FIT_ITERATIONS},
+        )
     signal = np.exp(fitted.x[-2])
     return Kernel(np.exp(fitted.x[:-2]), float(np.exp(fitted.x[-1]) / signal))
 
@@ -262,15 +275,19 @@ def expected_improvement(mean: Floats, std: Floats, best: float) -> Floats:
 
     J. Močkus: On Bayesian methods for seeking the extremum, 1975.
     """
-    from scipy.special import ndtr
-
     std = np.maximum(std, _SURE_OF)
     z = (best - mean) / std
-    return np.asarray(std * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
+    return np.asarray(std * (z * _normal(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
 
 def chance_below(mean: Floats, std: Floats, value: float) -> Floats:
     """The probability that each normal variable is below `value`."""
-    from scipy.special import ndtr
+    return _normal((value - mean) / np.maximum(std, _SURE_OF))
 
-    return np.asarray(ndtr((value - mean) / np.maximum(std, _SURE_OF)))
+
+def _normal(z: Floats) -> Floats:
+    """The distribution function of the standard normal: of Python, for NumPy has none; see `_FEW`."""
+    return 0.5 * np.asarray(_ERFC(-z / math.sqrt(2)), dtype=np.float64)
+
+
+_ERFC = np.frompyfunc(math.erfc, 1, 1)

@@ -4,9 +4,10 @@ On a machine whose cores are all busy, threads of one multiplication wait for on
 106,880 configurations took 0.7 s with one thread and 3.8 s with two, on two cores with a load of 5 (2026-11-22).
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,24 +16,27 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 
-@cache
 def algebra() -> "ThreadpoolController":
-    """The libraries of linear algebra. The first call imports them, which takes a third of a second."""
-    import scipy.linalg  # noqa: F401  (it brings a library of its own, which is found only once it is loaded)
+    """The libraries of linear algebra that are loaded: SciPy, whose import takes 0.4 s, brings one of its own."""
+    return _found("scipy.linalg" in sys.modules)
+
+
+@cache
+def _found(with_scipy: bool) -> "ThreadpoolController":
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
 
 
 @dataclass
-class _Limit:
-    """How many are inside now, from whichever threads, and what the last of them takes back."""
+class _Limits:
+    """How many are inside now, from whichever threads, and what the last of them takes back, of which libraries."""
 
     inside: int = 0
-    taken_back: Any = None
+    taken_back: dict["ThreadpoolController", Any] = field(default_factory=dict)
 
 
-_LIMIT, _COUNTING = _Limit(), Lock()
+_LIMITS, _COUNTING = _Limits(), Lock()
 
 
 @contextmanager
@@ -40,22 +44,23 @@ def one_thread() -> Iterator[None]:
     """Have NumPy and SciPy multiply and solve on one thread, in the whole process, until nobody is inside any more.
 
     Searches of several threads come and go: one that took back its own limit would leave another without, and that one
-    would leave the limit behind.
+    would leave the limit behind. Who has imported SciPy inside enters once more.
     """
     controller = algebra()
     with _COUNTING:
-        if _LIMIT.inside == 0:
-            _LIMIT.taken_back = controller.limit(limits=1)
-        _LIMIT.inside += 1
+        if controller not in _LIMITS.taken_back:
+            _LIMITS.taken_back[controller] = controller.limit(limits=1)
+        _LIMITS.inside += 1
     try:
         yield
     finally:
         with _COUNTING:
-            _LIMIT.inside -= 1
-            if _LIMIT.inside == 0:
-                _disown(controller)  # another thread may have limited it
-                _LIMIT.taken_back.restore_original_limits()
-                _disown(controller)
+            _LIMITS.inside -= 1
+            while _LIMITS.taken_back and _LIMITS.inside == 0:
+                limited, taken_back = _LIMITS.taken_back.popitem()  # the last first: it found what the others had set
+                _disown(limited)  # another thread may have limited it
+                taken_back.restore_original_limits()
+                _disown(limited)
 
 
 def _disown(controller: "ThreadpoolController") -> None:

@@ -17,7 +17,7 @@ from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
 from tilescout.search.measure.protocol import UNNAMED
-from tilescout.search.measure.race import RaceOptions, race_fastest
+from tilescout.search.measure.race import RaceOptions, import_ahead, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.studies.ledger import seen
@@ -196,6 +196,8 @@ def run_study(
         if library_best is not None and evaluator.measures_anew:
             with tuner.exclusive():
                 _try_like(study, evaluator, library_best)
+        if evaluator.measures_anew:
+            in_thread(import_ahead, "statistics")
         default = _index_of(info.default, space)
         in_full = () if default is None else (default,)
         try:

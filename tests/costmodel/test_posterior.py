@@ -1,5 +1,8 @@
 """The process between measurements: exact where it measured, unsure far away."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
@@ -113,3 +116,28 @@ def test_what_several_likenesses_share_is_the_sum_of_what_each_does() -> None:
     expected = first.between(points[:5, :2], points[:, :2]) + second.between(points[:5, 2:], points[:, 2:])
     np.testing.assert_allclose(both.between(points[:5], points), expected)
     assert both.shared == 2
+
+
+def test_few_measurements_and_many_are_solved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    points, others = generator.random((30, 3)), generator.random((50, 3))
+    observed = Observed.here(points, generator.normal(size=30), np.ones(30), np.full(30, 0.1))
+    found = []
+    for few in (0, 64):
+        monkeypatch.setattr("tilescout.costmodel.posterior._FEW", few)
+        found.append(condition(Kernel.even(3, 0.5, 0.1), 0.3, observed, others, np.ones(50)))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_a_search_of_one_problem_does_without_scipy() -> None:
+    code = """
+import sys
+import numpy as np
+from tilescout.costmodel.posterior import Kernel, Observed, chance_below, condition, expected_improvement
+some = np.random.default_rng(0).random((40, 2))
+observed = Observed.here(some, some[:, 0], np.ones(40), np.full(40, 0.1))
+mean, std = condition(Kernel.even(2, 0.5, 0.1), 0.3, observed, some, np.ones(40))
+expected_improvement(mean, std, 0.0), chance_below(mean, std, 0.0)
+assert not any(name.startswith("scipy") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -1,5 +1,7 @@
 """Linear algebra on one thread."""
 
+import subprocess
+import sys
 from threading import Event, Thread
 
 import pytest
@@ -52,3 +54,19 @@ def test_threads_that_come_and_go_leave_the_number_as_it_was() -> None:
         other_is_out.set()
         other.join()
         assert (meanwhile, counts()) == ([{1}], {2})
+
+
+def test_a_library_that_is_imported_inside_computes_on_one_thread_too() -> None:
+    code = """
+from threadpoolctl import ThreadpoolController
+from tilescout.costmodel.threads import one_thread
+def counts():
+    return [each["num_threads"] for each in ThreadpoolController().select(user_api="blas").info()]
+with one_thread():
+    before = counts()
+    import scipy.linalg
+    with one_thread():
+        inside = counts()
+assert len(inside) > len(before) and set(inside) == {1}, (before, inside)
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
