@@ -19,11 +19,12 @@ from tilescout.costmodel.forest import CorrectedForest, ForestModel, ForestOptio
 from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.threads import one_thread
 
-HOPEFUL = 16384
+HOPEFUL = 8192
 """Configurations that a search asks the forest for. Twelve problems have spaces of 16,608 to 141,432 configurations in
-`gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: of 23 of these 24 spaces the 1,024 of the least mean less
-spread are the same so, of one 1,019 are, and the 64 of the least mean are the same of all. The larger ones take 0.2 to
-0.6 s of CPU time, not 0.5 to 2.4 (2026-11-23)."""
+`gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the least mean less
+spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose spaces have up to
+258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or more of those
+1,024 (2026-11-28)."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ code section (`tilescout.search.build.binaries`).
 The rates of the hardware and their sources are in `tilescout.spaces.devices` and `tilescout.spaces.hardware`.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +70,10 @@ BINARY_PREFIX = "binary:"
 
 KNOB = "knob:"
 """The beginning of the names of features that are a knob's values, and say nothing of what they do."""
+
+ROWS, THREADS = 16384, 8
+"""Configurations that are described together, and threads that do so at most. What a step leaves for the next one then
+fits into a processor's cache: 258,007 take 0.19 s of CPU time, and 0.22 s all at once (2026-11-28)."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,10 @@ class Features:
         return cls(tuple(columns), np.stack(list(columns.values())).T)  # of 266,527 row by row takes 0.14 s, so 0.02
 
 
-def knob_features(space: SearchSpace) -> dict[str, Floats]:
+def knob_features(space: SearchSpace, rows: slice = slice(None)) -> dict[str, Floats]:
     """The knobs of a space as numbers: log2 of a positive number's value, else the position of the value."""
     found = {}
-    for knob, codes in zip(space.knobs, space.codes.T, strict=True):
+    for knob, codes in zip(space.knobs, space.codes[rows].T, strict=True):
         if all(isinstance(value, int) and value > 0 for value in knob.values):
             found[KNOB + knob.name] = np.log2(np.array(knob.values, dtype=np.float64))[codes]
         else:
@@ -135,9 +141,7 @@ def space_features(space: SearchSpace, template: Describes | None = None) -> Fea
     if template is None:
         return Features.of(knob_features(space))
     try:
-        with np.errstate(all="ignore"):  # what becomes of a zero is refused below
-            columns = _described(space, template)
-        found = Features.of({name: np.broadcast_to(column, len(space)) for name, column in columns.items()})
+        found = _filled(space, template)
     except Exception as error:  # whatever code of others raises
         raise SpaceError(f"{space.name}: the tiling of its template failed: {described(error)}") from error
     if not np.isfinite(found.values).all():
@@ -149,12 +153,33 @@ def space_features(space: SearchSpace, template: Describes | None = None) -> Fea
     return found
 
 
-def _described(space: SearchSpace, template: Describes) -> dict[str, Floats]:
-    grouped = template.grouped_tiling(space.columns, space.problem)
-    if grouped is not None:
-        return knob_features(space) | grouped_features(grouped, space.device)
-    tiling = template.tiling(space.columns, space.problem)
-    return knob_features(space) if tiling is None else tiling_features(tiling, space.device)
+def _filled(space: SearchSpace, template: Describes) -> Features:
+    """The features of a space, some configurations after others, in several threads where they are many."""
+    names = tuple(_described(space, template, slice(1)))
+    values = np.empty((len(names), len(space)))
+
+    def fill(start: int) -> None:
+        rows = slice(start, start + ROWS)
+        for name, column in _described(space, template, rows).items():
+            values[names.index(name), rows] = column
+
+    starts = range(0, len(space), ROWS)
+    with ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0)), THREADS)) as threads:
+        list(threads.map(fill, starts))  # NumPy computes without the interpreter's lock
+    return Features(names, values.T)
+
+
+def _described(space: SearchSpace, template: Describes, rows: slice) -> dict[str, Floats]:
+    """The features of some configurations, by name: each of shape [rows], or of all of them alike."""
+    columns = {name: column[rows] for name, column in space.columns.items()}
+    found = knob_features(space, rows)
+    with np.errstate(all="ignore"):  # what becomes of a zero is refused later
+        grouped = template.grouped_tiling(columns, space.problem)
+        if grouped is not None:
+            found |= grouped_features(grouped, space.device)
+        elif (tiling := template.tiling(columns, space.problem)) is not None:
+            found = tiling_features(tiling, space.device)
+    return found
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:

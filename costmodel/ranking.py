@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
 from tilescout.costmodel.arrays import Floats
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Layers = tuple[tuple[Floats, Floats], ...]
 """Weights [inputs, outputs] and biases [outputs] of each layer."""
+
+Single = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,17 @@ class Networks:
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """The mean log time, and the variance between networks, each of shape [configurations]."""
         said = np.empty((len(self.members), len(features)))
+        # 258,007 configurations take 0.20 s of CPU time, and 0.37 s in double precision, most of it for exponentials.
+        # Log times differ by less than 1e-7 (2026-11-28).
+        members = [
+            [(weight.astype(np.float32), bias.astype(np.float32)) for weight, bias in layers] for layers in self.members
+        ]
 
         def forward(start: int) -> None:
             rows = slice(start, start + ROWS)
             values = np.ascontiguousarray(features.values[rows])  # the last bits of a product depend on the order
-            inputs = np.clip((values - self.centre) / self.scale, -REACH, REACH)
-            for member, layers in enumerate(self.members):
+            inputs = np.clip((values - self.centre) / self.scale, -REACH, REACH).astype(np.float32)
+            for member, layers in enumerate(members):
                 said[member, rows] = _forward(layers, inputs)
 
         starts = range(0, len(features), ROWS)
@@ -232,7 +240,7 @@ def _loss(
     return loss * len(drawn)
 
 
-def _forward(layers: Layers, inputs: Floats) -> Floats:
+def _forward(layers: Sequence[tuple[Single, Single]], inputs: Single) -> Single:
     hidden = inputs
     for weight, bias in layers[:-1]:
         hidden = hidden @ weight

@@ -20,8 +20,8 @@ from tilescout.spaces.problems import P, P_co
 Indices = NDArray[np.int64]
 
 _MOST = 1 << 26  # configurations that are laid out: each has two bytes a knob, and features have eight for each of many
-_FEW = 1 << 16
-"""Combinations that may be more than the rows that have them: a byte each."""
+_FEW, _TIMES = 1 << 16, 4
+"""Combinations may be so many more than the rows that have them, or so many times as many: each takes a byte."""
 
 
 class SearchSpace(Generic[P_co]):
@@ -104,7 +104,7 @@ class SearchSpace(Generic[P_co]):
         """
         axes = [axis for axis, knob in enumerate(self.knobs[: grid.axes]) if knob.name in rule.knobs]
         sizes = [self.shape[axis] for axis in axes]
-        if not axes or math.prod(sizes) > len(grid) + _FEW:
+        if not axes or math.prod(sizes) > _TIMES * len(grid) + _FEW:
             return self._kept_of_all(rule, grid)
         place = np.zeros(len(grid), dtype=np.int32)
         for axis, size in zip(axes, sizes, strict=True):

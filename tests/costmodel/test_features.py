@@ -169,3 +169,13 @@ def test_eight_bit_products_move_half_the_bytes_in_half_the_cycles() -> None:
     assert narrow.mma_cycles[0] == wide.mma_cycles[0] / 2
     assert narrow.stage_bytes[0] == wide.stage_bytes[0] / 2
     assert narrow.tile_bytes[0] == wide.tile_bytes[0]  # both results are bf16
+
+
+def test_parts_of_a_space_are_described_as_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = TEMPLATE.space(GemmProblem.parse("96x160x512:bf16"), H200)
+    whole = space_features(space, TEMPLATE)
+    monkeypatch.setattr("tilescout.costmodel.features.ROWS", 1000)
+    parts = space_features(space, TEMPLATE)
+    assert len(space) > 1000
+    assert parts.names == whole.names
+    assert np.array_equal(parts.values, whole.values)
