@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from functools import lru_cache
 from importlib.resources import files
 from io import BytesIO
 from itertools import pairwise
@@ -33,6 +34,7 @@ FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
+_KEPT = 4  # models that were read last: those of both spaces of a suite's problems, and of the library
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 _DEEPEST = 500  # nodes from a root to a leaf: a prediction passes over all rows for each; in the shipped models 43
 SavedModel = ForestModel | RankingModel | BlendModel
@@ -147,13 +149,23 @@ def check_exists(path: Path) -> None:
 
 
 def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
-    """Read what `save_model` wrote.
+    """Read what `save_model` wrote; a file that did not change since it was read is not read again.
 
     Raises
     ------
     ModelError
         If the file is missing, damaged or of another format.
     """
+    try:
+        found = path.stat()
+    except OSError:
+        return _read_model(path, ())  # which tells
+    return _read_model(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCard]:
+    """Read the model of a file in some state."""
     try:
         content = read_regular(path, _LARGEST)
         arrays = read_arrays(content, _UNPACKED)

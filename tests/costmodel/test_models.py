@@ -373,3 +373,18 @@ def test_a_fit_tells_of_every_ensemble_that_it_has_grown(samples: list[Sample]) 
     model.on_grown = lambda ensemble, learned: grown.append(len(learned))
     model.fit(samples)
     assert grown == [len(samples) - 1] * min(FOLDS, len(samples)) + [len(samples)]
+
+
+def test_a_file_is_read_once_and_again_when_it_has_changed(
+    model: ForestModel, ranking: RankingModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, model, CARD)
+    first = load_model(path)
+    assert load_model(path)[0] is first[0]
+    path.unlink()
+    save_model(path, ranking, CARD)
+    assert isinstance(load_model(path)[0], RankingModel)
+    path.unlink()
+    with pytest.raises(ModelError, match="does not exist"):
+        load_model(path)
