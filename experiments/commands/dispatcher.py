@@ -160,6 +160,8 @@ def dispatcher(asked: DispatcherRequest) -> None:
     except ProblemError as error:
         said = re.sub("problem ('?)1x", r"product \1", str(error), count=1)
         raise ProblemError(re.sub(": expected .*", f": expected {_FORM}", said)) from error
+    if problem.batch > 1:  # somebody may have named m as well
+        _LOG.warning("%s is n, k and a batch of %s products", asked.product.partition(":")[0], f"{problem.batch:,}")
     _check_every_m(template, problem, asked.product)
     found = _built(asked, template, problem)
     place = asked.out or place_in(asked.store / "dispatchers", found)

@@ -223,6 +223,12 @@ def test_what_can_not_be_built_is_refused(
         _run(store, *(str(recorded) if each == "RECORDED" else each for each in arguments))
 
 
+def test_a_third_size_is_said_to_be_a_batch(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ProblemError):  # for its layout: nothing is chosen here
+        _run(store, "--device", "h200", "--product", "64x4096x2048:bf16:mk")
+    assert caplog.messages == ["64x4096x2048 is n, k and a batch of 2,048 products"]
+
+
 def test_a_space_of_other_problems_is_refused(store: Path) -> None:
     arguments = ["softmax_sm90", "--product", "64x64", "--device", "h200", "--store", str(store)]
     assert "softmax_sm90 computes no matrix products" in str(CliRunner().invoke(dispatcher, arguments).exception)
