@@ -98,6 +98,12 @@ def one_line(error: BaseException | str, limit: int = 500) -> str:
     return cut(plain(error) or type(error).__name__, limit)
 
 
+def fault_of(error: BaseException, limit: int = 500) -> str:
+    """What is wrong with a record, by the error that reading it raised, on one line of `limit` characters at most."""
+    missing = " is missing" if isinstance(error, KeyError) else ""  # its message is the key alone
+    return one_line(error, limit - len(missing)) + missing
+
+
 def cut(text: str, limit: int) -> str:
     """Text of so many characters at most; dots stand for what is left out."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilescout.spaces.constraints import Mask
-from tilescout.spaces.errors import MALFORMED, SpaceError, check_keys, one_line
+from tilescout.spaces.errors import MALFORMED, SpaceError, check_keys, fault_of
 from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
 from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.space import Indices, SearchSpace
@@ -92,7 +92,7 @@ def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
         check_keys(record, {"about", "part"})
         parts = tuple(_part(_restrictions(part), knobs) for part in record["part"])
     except (OSError, *MALFORMED) as error:
-        raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {one_line(error)}") from error
+        raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {fault_of(error)}") from error
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from error
     if not parts:

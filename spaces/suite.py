@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, one_line
+from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, fault_of, one_line
 from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
 from tilescout.spaces.plugins import find
 from tilescout.spaces.problems import P
@@ -152,7 +152,7 @@ def parse_suite(name: str, text: str) -> Suite:
         if len(entries) > _MOST:
             raise ValueError(f"it has more than {_MOST} problems")
     except MALFORMED as error:
-        raise ProblemError(f"malformed suite {name}: {one_line(error)}") from error
+        raise ProblemError(f"malformed suite {name}: {fault_of(error)}") from error
     except ProblemError as error:
         raise ProblemError(f"suite {name}: {error}") from error
     if not entries:

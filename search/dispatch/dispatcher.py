@@ -15,7 +15,7 @@ from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, fault_of
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
@@ -262,7 +262,7 @@ def read_dispatcher(path: Path) -> Dispatcher:
     except OSError as error:
         raise StoreError(f"can't read the dispatcher {path}: {error.strerror}") from error
     except (*MALFORMED, TilescoutError, RecursionError) as error:
-        raise StoreError(f"{path} is no dispatcher, or a damaged one: {one_line(error, 160)}") from error
+        raise StoreError(f"{path} is no dispatcher, or a damaged one: {fault_of(error, 160)}") from error
 
 
 def used(stretches: Sequence[Stretch]) -> list[int]:

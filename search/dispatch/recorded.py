@@ -9,7 +9,7 @@ from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
 from tilescout.search.dispatch.points import Point, check_numbers, check_order, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, fault_of
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.knobs import Configuration
@@ -104,7 +104,7 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
     except StoreError:
         raise
     except (*MALFORMED, TilescoutError) as error:
-        raise StoreError(f"{path} is no record of a sweep: {one_line(error, 100)}") from error
+        raise StoreError(f"{path} is no record of a sweep: {fault_of(error, 100)}") from error
     return Recorded(kernels, {point.m: point for point in points}), device
 
 

@@ -19,7 +19,7 @@ from tilescout.search.tables.kernel_tuner import CacheValue, stored
 from tilescout.search.tables.result_forms import SECONDS, TIME, Form, Told, UntoldError, form_of
 from tilescout.search.tables.rows import encode_columns
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, DeviceError, ProblemError, TableError, one_line
+from tilescout.spaces.errors import MALFORMED, DeviceError, ProblemError, TableError, fault_of, one_line
 from tilescout.spaces.inputs import read_unpacked, values_in
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
@@ -92,9 +92,9 @@ def read_results(path: Path, told: Told = _NOTHING) -> tuple[TableCard, "pa.Tabl
         with np.errstate(all="ignore"):  # what is no number, or too large for one, is refused with its row
             return _card_and_columns(form_of(text, told), told)
     except MALFORMED as error:
-        fault = f"it has no {one_line(error)}" if isinstance(error, KeyError) else one_line(error)
         raise TableError(
-            f"{path} holds no results in a form that is read (Kernel Tuner's cache and list, T4, KTT's): {fault}"
+            f"{path} holds no results in a form that is read (Kernel Tuner's cache and list, T4, KTT's): "
+            f"{fault_of(error)}"
         ) from error
     except UntoldError as error:
         raise UntoldError(f"{path}: {error.fault}", *error.fields) from error

@@ -65,7 +65,7 @@ def test_a_part_that_restricts_nothing_is_the_space(tmp_path: Path) -> None:
         ("part = [", "can't read"),
         ("[part]\ntile_m = 64", "can't read"),
         ("part = []", "nothing is in it"),
-        ("about = 'x'", "can't read"),
+        ("about = 'x'", "one table \\[\\[part\\]\\] or more: 'part' is missing"),
         ("[[parts]]\ntile_m = 64", "unknown key 'parts'"),
         ("[[part]]\ntile = 64", "no knob 'tile'"),
         ("[[part]]\ntile_m = 65", "tile_m can't be 65"),

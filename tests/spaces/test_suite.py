@@ -157,7 +157,8 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer from 1 to 2147483647, not 0"),
         ("[tokens]\nverify = [1]", "unknown key 'verify', known are decode, prefill, training"),
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8\nm = 3", "unknown key 'm'"),
-        ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8", "malformed suite"),
+        ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8", "malformed suite bad: 'name' is missing"),
+        ('problems = [{ label = "x" }]', "malformed suite bad: 'problem' is missing"),
         ("= 3", "malformed suite"),
     ],
 )

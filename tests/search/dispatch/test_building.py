@@ -131,7 +131,7 @@ def _old(made: Dispatcher) -> dict[str, Any]:
         ({"format": 4, "measured_by": "a faster GPU"}, "its digest is wrong"),
         ({"ranges": []}, "do not go from 1"),
         ({"kernels": []}, "a kernel that it lacks"),
-        ({"points": [{}]}, "KeyError|ratios"),
+        ({"points": [{}]}, "is missing"),
         ({"counts": [{"kernels": 1, "mean": "x", "worst": 0.1}]}, "mean is not float"),
         ({"regret": {"mean": 10**400, "worst": 0.1, "at": 1}}, "mean is not float"),
         ({"problem": "nothing"}, "malformed problem"),
