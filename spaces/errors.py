@@ -99,7 +99,7 @@ def one_line(error: BaseException | str, limit: int = 500) -> str:
 
 
 def fault_of(error: BaseException, limit: int = 500) -> str:
-    """What is wrong with a record, by the error that reading it raised, on one line of `limit` characters at most."""
+    """The fault of a record, by the error that reading it raised, on one line of `limit` characters at most."""
     missing = " is missing" if isinstance(error, KeyError) else ""  # its message is the key alone
     return one_line(error, limit - len(missing)) + missing
 
