@@ -12,8 +12,8 @@ from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.templates import complement_on
 
 SPARE = 8
-"""Cores from which on both spaces are listed and predicted at the same time, in a tuning of one problem: it takes
-seconds, and most of so many cores have nothing to do then."""
+"""Cores from which on two spaces are listed and predicted at the same time: it takes a second, and most of so many
+cores have nothing to do then."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Complement(Closing):
 
     @property
     def has_spare_cores(self) -> bool:
-        """Whether so many cores may be used that it can be listed while the first space is."""
+        """Whether so many cores may be used that two spaces can be listed at the same time."""
         return available_cores() >= SPARE
 
     def get_ready(self) -> None:

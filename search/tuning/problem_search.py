@@ -61,11 +61,9 @@ class Shared:
         Who has a GPU, and who has a result.
     known
         What each search has found, as of its last turn, by the numbers of its problem and its space.
-    side_by_side
-        Whether both spaces of a problem are listed and predicted at the same time, not one behind the other.
     expecting
-        Held by the one search that says what it tries first: compilers begin with the first one's. Both spaces of a
-        problem go before the next problem: it is searched in neither before both are ready.
+        Held by the searches that list and predict their spaces and say what they try first, the second of a problem
+        before the first of a later one. Neither is searched before both are ready.
     showing, making
         Held by who shows a trial, and by who makes a tracker: two that log the same dataset at the same time would be
         refused by MLflow.
@@ -81,7 +79,6 @@ class Shared:
     make_tracker: Callable[[StudyInfo, str | None], Tracker]
     on_trial: Callable[[Problem, TrialRecord], None]
     on_phase: Callable[[Problem, str], None]
-    side_by_side: bool = False
     known: dict[tuple[int, int], OtherTrials] = field(default_factory=dict)
     expecting: Line = field(default_factory=Line)
     showing: threading.Lock = field(default_factory=threading.Lock)
@@ -164,16 +161,13 @@ class ProblemSearch:
         shared = self._shared
         try:
             shared.complement.get_ready()  # its compilers start with the first one's
-            self._await(_Stage.LISTED if shared.side_by_side else _Stage.COMPILING)
+            self._await(_Stage.LISTED)
             engine = shared.complement.engine(self.problem)
             if engine is None:
                 return None
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
-
-                def expect() -> None:  # what the first tries first is compiled first
-                    self._await(_Stage.COMPILING)
-                    expecting.enter_context(shared.expecting.held(self.number, 1))
+                expecting.enter_context(shared.expecting.held(self.number, 1))
 
                 def begin() -> None:
                     expecting.close()
@@ -181,10 +175,9 @@ class ProblemSearch:
                     assert self._turn is not None
                     evaluator.move(self._turn.gpu)
 
-                if not shared.side_by_side:
-                    expect()
                 evaluator = stack.enter_context(Evaluator(engine, self.problem, [], like=self._evaluator))
-                return self._run(1, evaluator, self._join, begin, expect if shared.side_by_side else lambda: None)
+                # What the first tries first is compiled first.
+                return self._run(1, evaluator, self._join, begin, partial(self._await, _Stage.COMPILING))
         except TilescoutError as error:
             if self._stage is not _Stage.FAILED:  # else the first one's error is told
                 _LOG.warning("%s: the second search failed: %s", self.problem, one_line(error))

@@ -14,7 +14,7 @@ from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.problem_search import ProblemSearch, Shared
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, in_thread
 from tilescout.search.tuning.trackers import NoTracker, Tracker
-from tilescout.search.tuning.turns import Turns
+from tilescout.search.tuning.turns import Line, Turns
 from tilescout.spaces.errors import SamplerError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.texts import some_of
@@ -29,6 +29,10 @@ searches end by themselves in less."""
 SEATS = 3
 """Searches that share a GPU where kernels are compiled. A kernel takes 30 times as long to compile as to measure: one
 search alone leaves the GPU idle. Each has its problem set up on it, which takes memory."""
+
+
+TOGETHER = 2
+"""Spaces that are listed and predicted at the same time, where cores are idle."""
 
 
 class SuiteInterrupted(KeyboardInterrupt):
@@ -116,7 +120,7 @@ def tune_suite(
             make_tracker,
             on_trial,
             on_phase,
-            side_by_side=len(problems) == 1 and second.has_spare_cores,
+            expecting=Line(TOGETHER if second.has_spare_cores else 1),
         )
         searches = [ProblemSearch(shared, number, problems[at], spaces[at]) for number, at in enumerate(order)]
         return _run(searches, shared, on_results)

@@ -74,11 +74,17 @@ class StoppedError(KeyboardInterrupt):
 
 
 class Line:
-    """A lock: of those that wait for it, the one of the least rank is next."""
+    """A lock that several may hold: of those that wait for it, the one of the least rank is next.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    places
+        How many may hold it at the same time.
+    """
+
+    def __init__(self, places: int = 1) -> None:
         self._waiting: list[tuple[int, ...]] = []
-        self._held = False
+        self._free = places
         self._changed = threading.Condition()
 
     @contextmanager
@@ -86,14 +92,15 @@ class Line:
         """Wait for the lock, and hold it; nobody else may have the same rank at the same time."""
         with self._changed:
             insort(self._waiting, rank)
-            self._changed.wait_for(lambda: not self._held and self._waiting[0] == rank)
+            self._changed.wait_for(lambda: self._free > 0 and self._waiting[0] == rank)
             del self._waiting[0]
-            self._held = True
+            self._free -= 1
+            self._changed.notify_all()  # there may be a place for the next, too
         try:
             yield
         finally:
             with self._changed:
-                self._held = False
+                self._free += 1
                 self._changed.notify_all()
 
 
