@@ -25,7 +25,7 @@ class Early(threading.Thread):
     """
 
     def __init__(self, device: str) -> None:
-        super().__init__(name="early", daemon=True)
+        super().__init__(name="early")
         self.device, self._folders = device, own_folders()
         self.session: Session | None = None
         self.log: IO[bytes] | None = None

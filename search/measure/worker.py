@@ -25,7 +25,7 @@ from tilescout.search.build.loading import Launch, load_described, load_launch, 
 from tilescout.search.build.standby import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer
-from tilescout.search.measure.machine import Machine, make_machine
+from tilescout.search.measure.machine import Machine, SlowHostError, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
@@ -107,7 +107,7 @@ class Worker:
 
         workload = load_workload(_USUAL[0])
         quick = ProtocolOptions(Objective.SANDWICH, heating_us=0.0, cold_l2=0.0)
-        with suppress(torch.OutOfMemoryError, TilescoutError):  # of the problem that is asked for it will be told
+        with suppress(torch.OutOfMemoryError, SlowHostError):  # the problem that is asked for may fare better
             Bench(self.machine, workload, workload.problem.parse(_USUAL[1]), quick)
         self.machine.release()
 
