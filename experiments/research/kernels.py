@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.build.loading import Launch
+from tilescout.search.build.loading import Launch, load_launch
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
@@ -55,6 +57,18 @@ def load_all(
         worker.load(make_job(template, configuration, artifact, bench.problem, bench.library_us, bench.options))
         for configuration, artifact in built
     ]
+
+
+def load_named(
+    worker: Worker, template: KernelTemplate, problem: Problem, folder: Path, name: str, row: Sequence[Any]
+) -> Launch:
+    """Load a kernel of a folder that was compiled elsewhere: its file's name, and the values of its knobs."""
+    path = folder / f"{Path(name).name}.so"
+    configuration = dict(zip((knob.name for knob in template.knobs), row, strict=True))
+    clusters = worker.machine.max_clusters(template.blocks_per_cluster(configuration))
+    scratch = template.scratch_bytes(configuration, problem)
+    digest = sha256(path.read_bytes()).hexdigest()
+    return load_launch(path, digest, template.name, template.workload, clusters, scratch)
 
 
 def set_up(worker: Worker, table: Table, problem: Problem, good: int, store: Path) -> tuple[Bench, list[Launch]]:

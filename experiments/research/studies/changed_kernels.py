@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.kernels import load_named
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
-from tilescout.search.build.loading import Launch, load_launch
+from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
@@ -59,15 +59,6 @@ def read_plan(path: Path) -> Plan:
             if set(files) != set(CHANGES):
                 raise click.UsageError(f"{path}: of {row} on {problem} there is {', '.join(files)} alone")
     return plan
-
-
-def loaded(worker: Worker, template: KernelTemplate, problem: Problem, path: Path, row: Sequence[Any]) -> Launch:
-    """The kernel of a file, of the configuration that has some values."""
-    configuration = dict(zip((knob.name for knob in template.knobs), row, strict=True))
-    clusters = worker.machine.max_clusters(template.blocks_per_cluster(configuration))
-    scratch = template.scratch_bytes(configuration, problem)
-    digest = sha256(path.read_bytes()).hexdigest()
-    return load_launch(path, digest, template.name, template.workload, clusters, scratch)
 
 
 def raced(
@@ -170,10 +161,7 @@ def main(run: Run, space: str, kernels: Path, seconds: float, by: str, device: s
         if time.monotonic() - started > seconds:
             break
         launches = [
-            {
-                change: loaded(worker, template, problems[text], kernels / f"{name}.so", row)
-                for change, name in files.items()
-            }
+            {change: load_named(worker, template, problems[text], kernels, name, row) for change, name in files.items()}
             for row, files in those.items()
         ]
         found[text] = raced(worker, template, problems[text], launches)

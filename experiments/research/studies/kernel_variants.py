@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.kernels import load_named
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.experiments.research.studies.stream_k import speed
-from tilescout.search.build.loading import Launch, load_launch
+from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.worker import Worker
@@ -44,14 +44,8 @@ def launches_of(
     worker: Worker, problem: GemmProblem, folder: Path, plan: Sequence[tuple[str, Sequence[Any]]]
 ) -> dict[str, Launch]:
     """The kernels of a plan, by their names, and two of the library."""
-    template, found = find_template(SPACE), dict[str, Launch]()
-    for name, row in plan:
-        path = folder / f"{Path(name).name}.so"
-        configuration = dict(zip((knob.name for knob in template.knobs), row, strict=True))
-        clusters = worker.machine.max_clusters(template.blocks_per_cluster(configuration))
-        scratch = template.scratch_bytes(configuration, problem)
-        digest = sha256(path.read_bytes()).hexdigest()
-        found[name] = load_launch(path, digest, SPACE, template.workload, clusters, scratch)
+    template = find_template(SPACE)
+    found = {name: load_named(worker, template, problem, folder, name, row) for name, row in plan}
     library = find_template(LIBRARY)
     loader = load_loader(library.loader)
     row = [int(value) for value in loader.listing(str(problem), 1).rows[0]]
