@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -335,6 +335,32 @@ def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_
     results = tune_suite(engine, [PROBLEM], options)
     assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
     assert happened == ["plain_gemm", "scratch_gemm"]
+
+
+def test_of_a_suite_two_spaces_are_prepared_at_a_time_where_cores_are_idle(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(complements, "SPARE", 1)
+    get_ready, both, counting = Brief.get_ready, threading.Barrier(2), threading.Lock()
+    preparing, most = set[str](), list[int]()
+
+    def note(sampler: Brief) -> None:
+        what = f"{sampler.space.name} {sampler.space.problem}"
+        with counting:
+            preparing.add(what)
+            most.append(len(preparing))
+        with suppress(threading.BrokenBarrierError):
+            both.wait(1)  # for another one
+        get_ready(sampler)
+        with counting:
+            preparing.remove(what)
+
+    monkeypatch.setattr(Brief, "get_ready", note)
+    problems = [PROBLEM, replace(PROBLEM, m=48), replace(PROBLEM, m=64)]
+    options = TuneOptions(Brief, 0, Budget(12), tmp_path, race=RaceOptions(look=3, looks=1))
+    results = tune_suite(engine, problems, options)
+    assert [result.info.problem for result in results] == [each for each in problems for _ in range(2)]
+    assert max(most) == 2
 
 
 def test_nothing_is_compiled_ahead_where_the_next_turn_is_there_at_once(

@@ -164,3 +164,27 @@ def test_a_line_goes_on_behind_one_that_failed() -> None:
         raise ValueError
     with line.held(0, 0):
         pass
+
+
+def test_as_many_as_there_are_places_hold_a_line_at_the_same_time() -> None:
+    line, inside, go_on = Line(2), list[int](), threading.Event()
+
+    def hold(rank: int) -> None:
+        with line.held(rank):
+            inside.append(rank)
+            go_on.wait(60)
+
+    threads = [threading.Thread(target=hold, args=(rank,)) for rank in range(3)]
+    for thread in threads[:2]:
+        thread.start()
+    deadline = time.monotonic() + 60
+    while len(inside) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    threads[2].start()
+    while not line._waiting and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert sorted(inside) == [0, 1]
+    go_on.set()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(inside) == [0, 1, 2]
