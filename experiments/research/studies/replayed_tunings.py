@@ -11,7 +11,7 @@ A search ends by itself, as a live one does. The figures tell how many lose to t
 trials and in the end, where the table has its time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,9 @@ from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.experiments.research.studies.stop_rule import GAIN
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.joint import Joint
+from tilescout.search.samplers.options import OptionValue
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.shipped import template_of
@@ -85,7 +86,9 @@ class Replayed:
         return bool(held) and held[-1] < 1 / (1 + LOST) - 1
 
 
-def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Replayed:
+def replay(
+    name: str, spaces: Sequence[tuple[Table, CostModel]], how: str, given: Mapping[str, OptionValue | str]
+) -> Replayed:
     """Search a problem in spaces at the same time.
 
     Parameters
@@ -96,6 +99,8 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         Of each space a table that holds the problem, and a model.
     how
         See `Replayed`.
+    given
+        Options of the searches; see `GuidedOptions`.
     """
     joints = [Joint()] * len(spaces)
     lanes, best = list[Lane](), list[float]()
@@ -113,12 +118,8 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         template = template_of(table)
         engine = ReplayEngine(table, template, ahead=AHEAD)
         evaluator, recording = Evaluator(engine, problem), engine.recording(problem)
-        sampler = GuidedSampler(
-            recording.space,
-            0,
-            model=model,
-            joint=partial(joints.__getitem__, at) if len(spaces) > 1 else None,
-        )
+        joint = {"joint": partial(joints.__getitem__, at)} if len(spaces) > 1 else {}
+        sampler = make_sampler("guided", recording.space, 0, given, model=model, **joint)
         stock = evaluator.stock()
         stored = stock if how in (STOCKED, PORTFOLIO) else stock[:0]
         kept.append(set(evaluator.kernels[stored].tolist()))
@@ -192,9 +193,19 @@ def unseen_parts(first: Sequence[Problem], second: Sequence[Problem], seed: int)
     required=True,
     help="Table of a second space; repeatable.",
 )
+@click.option(
+    "--set", "given", type=(str, str), multiple=True, metavar="OPTION VALUE", help="Of the searches; repeatable."
+)
 @seed_option
 @store_option
-def main(run: Run, tables: tuple[Path, ...], beside: tuple[Path, ...], seed: int, store: Path) -> None:
+def main(
+    run: Run,
+    tables: tuple[Path, ...],
+    beside: tuple[Path, ...],
+    given: tuple[tuple[str, str], ...],
+    seed: int,
+    store: Path,
+) -> None:
     """Search every problem, and print what it took and left."""
     spaces = [[Table.read(path) for path in paths] for paths in (tables, beside)]
     held = [{str(problem): table for table in some for problem in table.problems} for some in spaces]
@@ -208,7 +219,7 @@ def main(run: Run, tables: tuple[Path, ...], beside: tuple[Path, ...], seed: int
     found: dict[str, list[Replayed]] = {}
     for how, places in ((TOGETHER, (0, 1)), (STOCKED, (0, 1)), (ALONE, (0,)), (PORTFOLIO, (0,))):
         names = [name for name in held[0] if all(name in held[at] for at in places)]
-        found[how] = [replay(name, [searched(name, at) for at in places], how) for name in names]
+        found[how] = [replay(name, [searched(name, at) for at in places], how, dict(given)) for name in names]
     figures = {how: summary(searches) for how, searches in found.items()}
     run.keep({"searches": [asdict(one) for searches in found.values() for one in searches], "figures": figures})
     for how, values in figures.items():
