@@ -172,14 +172,12 @@ def _filled(space: SearchSpace, template: Describes) -> Features:
 def _described(space: SearchSpace, template: Describes, rows: slice) -> dict[str, Floats]:
     """The features of some configurations, by name: each of shape [rows], or of all of them alike."""
     columns = {name: column[rows] for name, column in space.columns.items()}
-    found = knob_features(space, rows)
     with np.errstate(all="ignore"):  # what becomes of a zero is refused later
         grouped = template.grouped_tiling(columns, space.problem)
         if grouped is not None:
-            found |= grouped_features(grouped, space.device)
-        elif (tiling := template.tiling(columns, space.problem)) is not None:
-            found = tiling_features(tiling, space.device)
-    return found
+            return knob_features(space, rows) | grouped_features(grouped, space.device)
+        tiling = template.tiling(columns, space.problem)
+        return knob_features(space, rows) if tiling is None else tiling_features(tiling, space.device)
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:
