@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def algebra() -> "ThreadpoolController":
     """The libraries of linear algebra that are loaded: SciPy, whose import takes 0.4 s, brings one of its own."""
-    return _found("scipy.linalg" in sys.modules)
+    # While another thread imports it, it is among the modules before its library is loaded.
+    return _found(hasattr(sys.modules.get("scipy.linalg"), "solve_triangular"))
 
 
 @cache
