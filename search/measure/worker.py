@@ -84,8 +84,9 @@ class ShortageError(Exception):
 
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 _USUAL = "tilescout.spaces.gemm:Gemm", "1024x1024x1024:bf16"
-"""What is set up before anything is asked for, and thrown away: half of what the first problem takes is to load, when
-they first run, the kernels of torch that any problem needs (0.4 of 0.8 s on an H100, 2026-11-28)."""
+"""A workload and its problem that are set up before anything is asked for, and thrown away: half of the time that the
+first problem takes goes into loading, when they first run, the kernels of torch that any problem needs (0.4 of 0.8 s on
+an H100, 2026-11-28)."""
 
 _KEPT = 4
 """Problems that stay set up: searches of several take turns, and setting one up takes up to a second."""
