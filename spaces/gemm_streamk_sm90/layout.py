@@ -28,6 +28,9 @@ STEP = 8  # columns: what the width of a matrix instruction is a multiple of
 # unused), read off ptxas for sm_90a: 64x160, 128x144 and 192x96 have as many, and do not spill.
 MOST_AHEAD = (0, 240, 216, 144)
 
+# The same for sums and two halves of a product: 64x176, 128x176 and 192x120 have as many. 128x184 and 192x128 spill.
+MOST_HALVES = (0, 176, 176, 120)
+
 
 @dataclass(frozen=True)
 class SharingShape(GemmShape):
@@ -87,6 +90,12 @@ def shared_memory(
     return BARRIER_BYTES + ring + EPILOGUE_STAGES * warp_groups * MMA_ROWS * unit_columns(tile_n) * result_bytes
 
 
+def halves(tile_n: int) -> tuple[int, int]:
+    """Columns of the two products of 64 rows of a tile that is computed by halves, the first of at most 8 more."""
+    first = (tile_n // STEP + 1) // 2 * STEP
+    return first, tile_n - first
+
+
 def promotion(tile_m: Any, tile_n: Any, warp_groups: Any, pingpong: Any, element_bytes: int) -> Any:
     """When the 8-bit products of a step along k are added to the fp32 sums.
 
@@ -98,11 +107,11 @@ def promotion(tile_m: Any, tile_n: Any, warp_groups: Any, pingpong: Any, element
     groups = groups_per_tile(warp_groups, pingpong)
     pieces, sums = tile_m // (MMA_ROWS * groups), accumulators(tile_m, tile_n, groups)
     most = np.array(MAX_ACCUMULATORS)[warp_groups]
-    # 256x56 by one warp group and 256x104 by two spill ahead, and 128x192 by two and 64x208 by one do by halves.
+    # 256x56 by one warp group and 256x104 by two spill ahead.
     fewer = np.minimum(most, MOST_PROMOTING)
     ahead = (pieces <= 2) & (sums + tile_n <= np.where(pieces > 1, fewer, np.array(MOST_AHEAD)[warp_groups]))
-    halves = (pieces == 1) & (tile_n % (2 * STEP) == 0) & (sums + tile_n // 2 <= fewer)
-    return np.where(element_bytes > 1, "step", np.where(ahead, "ahead", np.where(halves, "halves", "step")))
+    by_halves = (pieces == 1) & (sums + tile_n // 2 <= np.array(MOST_HALVES)[warp_groups])
+    return np.where(element_bytes > 1, "step", np.where(ahead, "ahead", np.where(by_halves, "halves", "step")))
 
 
 def held(tile_m: Any, tile_n: Any, groups: Any, promotion: Any, element_bytes: int) -> Any:

@@ -5,6 +5,7 @@ share a tile wait for the same stage, so that they do this at the same time, and
 warp group holds two products, and adds one while the other is computed.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import cutlass
@@ -14,24 +15,19 @@ from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 Mmas = tuple[cute.TiledMma, cute.TiledMma]  # the first overwrites the product, the second adds to it
+Fragments = tuple[cute.Tensor, tuple[cute.Tensor, ...]]  # of the left operand, and of each part of the columns
 _AHEAD = 8  # steps
 
 
 @cute.jit
 def issue(
-    mmas: Mmas,
-    fragments: tuple[cute.Tensor, cute.Tensor],
-    product: cute.Tensor,
-    piece: cutlass.Constexpr,
-    stage: Any,
+    mmas: Mmas, left: cute.Tensor, right: cute.Tensor, product: cute.Tensor, row: cutlass.Constexpr, stage: Any
 ) -> None:
     """Begin to multiply a piece of a stage: 64 rows and a matrix instruction's columns."""
-    a, b = fragments
-    row, column = divmod(piece, cute.size(b, mode=[1]))
     warpgroup.fence()
-    for block in cutlass.range_constexpr(cute.size(a, mode=[2])):
-        rows = cute.append_ones(a[(None, row, block, stage)], up_to_rank=2)
-        columns = cute.append_ones(b[(None, column, block, stage)], up_to_rank=2)
+    for block in cutlass.range_constexpr(cute.size(left, mode=[2])):
+        rows = cute.append_ones(left[(None, row, block, stage)], up_to_rank=2)
+        columns = cute.append_ones(right[(None, 0, block, stage)], up_to_rank=2)
         mma = mmas[0] if block == 0 else mmas[1]
         cute.gemm(mma, product, rows, columns, product)
     warpgroup.commit_group()
@@ -52,19 +48,19 @@ def waited_for(values: list[Float32], *, loc: Any = None, ip: Any = None) -> lis
 
 
 @cute.jit
-def add(accumulators: cute.Tensor, product: cute.Tensor, piece: cutlass.Constexpr) -> None:
-    """Add a product that was waited for to the accumulators of its piece."""
+def add(accumulators: cute.Tensor, product: cute.Tensor, start: cutlass.Constexpr) -> None:
+    """Add a product that was waited for to the accumulators from `start` on."""
     size = cute.size(product)
     there = waited_for([product[i] for i in range(size)])
     for i in cutlass.range_constexpr(size):
-        accumulators[piece * size + i] = accumulators[piece * size + i] + there[i]
+        accumulators[start + i] = accumulators[start + i] + there[i]
 
 
 @cute.jit
 def multiply_ahead(
-    mmas: Mmas,
+    mmas: Sequence[Mmas],
     products: tuple[cute.Tensor, cute.Tensor],
-    fragments: tuple[cute.Tensor, cute.Tensor],
+    fragments: Fragments,
     accumulators: cute.Tensor,
     ring: pipeline.PipelineTmaAsync,
     read: pipeline.PipelineState,
@@ -85,22 +81,25 @@ def multiply_ahead(
 
 @cute.jit
 def ahead(
-    mmas: Mmas,
+    mmas: Sequence[Mmas],
     products: tuple[cute.Tensor, cute.Tensor],
-    fragments: tuple[cute.Tensor, cute.Tensor],
+    fragments: Fragments,
     accumulators: cute.Tensor,
     ring: pipeline.PipelineTmaAsync,
     read: pipeline.PipelineState,
     steps: cutlass.Constexpr,
 ) -> pipeline.PipelineState:
     """Multiply so many stages, a piece of a warp group's tile at a time; the products are held by turns."""
-    pieces = cute.size(fragments[0], mode=[1]) * cute.size(fragments[1], mode=[1])
+    left, rights = fragments
+    pieces = cute.size(left, mode=[1]) * len(rights)
+    sums = cute.size(accumulators) // cute.size(left, mode=[1])  # of 64 rows
     release = read.clone()
     for at in cutlass.range_constexpr(steps * pieces + 1):
         if cutlass.const_expr(at < steps * pieces):
             if cutlass.const_expr(at % pieces == 0):
                 ring.consumer_wait(read)
-            issue(mmas, fragments, products[at % 2], at % pieces, read.index)
+            row, part = divmod(at % pieces, len(rights))
+            issue(mmas[part], left, rights[part], products[at % 2], row, read.index)
             if cutlass.const_expr(at % pieces == pieces - 1):
                 read.advance()
         if cutlass.const_expr(at > 0):
@@ -108,5 +107,6 @@ def ahead(
             if cutlass.const_expr(at % pieces == 0):
                 ring.consumer_release(release)
                 release.advance()
-            add(accumulators, products[(at - 1) % 2], (at - 1) % pieces)
+            row, part = divmod((at - 1) % pieces, len(rights))
+            add(accumulators, products[(at - 1) % 2], row * sums + part * cute.size(products[0]))
     return read

@@ -103,7 +103,8 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
     fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
     fits = held_of(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most)
-    return np.asarray(fits | (promotion_of(columns, problem) == "ahead"))  # those were asked for by what they hold
+    asked = np.isin(promotion_of(columns, problem), ("ahead", "halves"))  # by what they hold
+    return np.asarray(fits | asked)
 
 
 def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:

@@ -18,7 +18,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape, most_clusters, slots, starts, unit_columns
+from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape, halves, most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.rules import promotion_of
 from tilescout.spaces.gemm_streamk_sm90.template import shape_of
@@ -244,8 +244,10 @@ def test_the_units_of_a_tile_hardly_overlap(tile_n: int, swapped: int, others: i
         ({"tile_n": 128}, "e4m3", "ahead"),
         ({"tile_n": 144}, "e4m3", "ahead"),  # 72 sums and twice 72 products
         ({"tile_n": 160}, "e4m3", "halves"),  # 80 sums and twice 80 products do not fit a thread's registers
-        ({"tile_n": 152}, "e4m3", "step"),  # and half of 152 columns is no multiple of 8
+        ({"tile_n": 168}, "e4m3", "halves"),
+        ({"tile_n": 184}, "e4m3", "step"),
         ({"warp_groups": 3, "tile_m": 192, "tile_n": 96}, "e4m3", "ahead"),
+        ({"warp_groups": 3, "tile_m": 192, "tile_n": 120}, "e4m3", "halves"),
         ({"tile_m": 256, "tile_n": 128}, "e4m3", "step"),
         ({"tile_n": 128}, "bf16", "step"),
     ],
@@ -255,12 +257,22 @@ def test_a_product_is_computed_ahead_where_registers_suffice(tile: dict[str, Val
     assert promotion_of(columns, GemmProblem.parse(f"768x3072x12288:{dtype}")).tolist() == [way]
 
 
+@pytest.mark.parametrize("tile_n", range(16, 257, 8))
+def test_halves_of_a_tile_are_matrix_instructions_that_differ_by_8_columns_at_most(tile_n: int) -> None:
+    first, second = halves(tile_n)
+    assert first + second == tile_n
+    assert first % 8 == second % 8 == 0
+    assert 0 <= first - second <= 8
+
+
 @pytest.mark.slow
 def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
     wanted: list[tuple[str, dict[str, Value]]] = [
         ("bf16", {"schedule": "pingpong", "tile_m": 128, "tile_n": 192, "stages": 4, "stream_k": 1}),
         ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
         ("e4m3-bf16", {"tile_n": 144, "tile_k": 128, "stages": 5, "stream_k": 1, "swap_ab": 1}),
+        ("e4m3-bf16", {"tile_n": 168, "tile_k": 128, "stages": 4}),
+        ("e4m3-bf16:kk:alpha+bias+gelu", {"tile_m": 192, "tile_n": 120, "tile_k": 128, "warp_groups": 3, "stages": 4}),
         ("bf16", {"tile_n": 88, "swap_ab": 1, "raster": "pairs"}),
         ("bf16-fp32", {"tile_n": 136, "swap_ab": 1}),
     ]  # fmt: skip
