@@ -7,6 +7,7 @@ module of that name. Every process that is started goes through here.
 
 import ctypes
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,20 @@ def module_places() -> list[str]:
 
 def _without_stand_ins(places: Iterable[str]) -> list[str]:
     return [place for place in places if Path(place).name != _STAND_INS]
+
+
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Have processes that are started in the context never see Ctrl-C, which is for the one that starts them.
+
+    They have the mask of signals of the thread that starts them from their first moment on, and so while they import. A
+    terminal would else end them too, and what they were at would look like a crash.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def hide_secrets() -> None:

@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +25,7 @@ from tilescout.search.build.standby import Standby, StandbyError, open_session
 from tilescout.search.build.standing import fork_group
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
-from tilescout.spaces.processes import spawn_context
+from tilescout.spaces.processes import deaf_to_ctrl_c, spawn_context
 
 _LOG = logging.getLogger(__name__)
 
@@ -292,20 +292,6 @@ class _Warm:
         exitcode = self._wait()
         self._ours.close()
         ended(self, exitcode)
-
-
-@contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """Have processes that are started in the context never see Ctrl-C, which is for the one that starts them.
-
-    They have the mask of signals of the thread that starts them from their first moment on, and so while they import. A
-    terminal would else end them too, and what they were at would look like a crash.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _Process = tuple[Connection, Callable[[], object], Callable[[], int | None]]

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build import early
-from tilescout.search.build.forks import deaf_to_ctrl_c
 from tilescout.search.build.standby import MEASURING, Session, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -27,7 +26,7 @@ from tilescout.search.measure.worker import Job, job_request
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import DeviceError, SpaceError
 from tilescout.spaces.loaders import Listing
-from tilescout.spaces.processes import module_command, module_places, own_folders, safe_environment
+from tilescout.spaces.processes import deaf_to_ctrl_c, module_command, module_places, own_folders, safe_environment
 
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
