@@ -26,10 +26,11 @@ from tilescout.search.build.artifacts import (
 )
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.cores import available_cores
-from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task, serve
+from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.standby import Do, Standby, can_stand_by
 from tilescout.search.build.waiting import Shared
+from tilescout.search.build.warm import Task, serve
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
 from tilescout.spaces.faults import described

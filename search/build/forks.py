@@ -7,37 +7,25 @@ first sets up, and it limits no time; pebble limits times, but its processes imp
 
 import json
 import logging
-import os
 import signal
-import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tilescout.search.build.standby import Standby, StandbyError, open_session
-from tilescout.search.build.standing import fork_group
+from tilescout.search.build.warm import ERRORS, MESSAGE_BYTES, Target, Task, warm_process
 from tilescout.spaces.closing import Closing
-from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
+from tilescout.spaces.errors import BuildError
 from tilescout.spaces.processes import deaf_to_ctrl_c, spawn_context
 
 _LOG = logging.getLogger(__name__)
 
-Task = Mapping[str, Any]
-"""The argument of the function: a JSON object."""
-
-MESSAGE_BYTES = 1 << 16
-"""Bytes of a message at most: a configuration takes some hundred."""
 _STARTS = 3  # of warm processes that end without having finished anything: the next would end too
-_ERRORS: dict[str, type[Exception]] = {
-    each.__name__: each for each in (ArtifactError, BuildError, StoreError, MemoryError)
-}
 
 
 class ForkTimeoutError(Exception):
@@ -220,7 +208,7 @@ class ForkPool(Closing):
         future = waiting.future
         if "error" in answer:
             kind, message = answer["error"]
-            future.set_exception(_ERRORS.get(kind, BuildError)(message))
+            future.set_exception(ERRORS.get(kind, BuildError)(message))
         elif answer["timed_out"]:
             future.set_exception(ForkTimeoutError(waiting.timeout))
         elif answer["exitcode"]:
@@ -254,15 +242,12 @@ class ForkPool(Closing):
                 each.future.set_exception(BuildError(why))
 
 
-_Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
-
-
 class _Warm:
     """A warm process, and the thread that hears its answers."""
 
     def __init__(
         self,
-        target: _Target,
+        target: Target,
         standby: tuple[Standby, Mapping[str, Any]] | None,
         answered: Callable[[Mapping[str, Any]], None],
         ended: Callable[["_Warm", int | None], None],
@@ -310,12 +295,12 @@ def _session(standby: tuple[Standby, Mapping[str, Any]] | None) -> _Process | No
     return session.connection, session.kill, session.wait
 
 
-def _spawned(target: _Target) -> _Process:
+def _spawned(target: Target) -> _Process:
     """A process that warms up now."""
     # The script that runs here is imported there only if what is to be run is of it: it may be any user's.
     context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
     ours, theirs = context.Pipe()
-    process = context.Process(target=_warm_process, args=(theirs,), name="warm-compiler", daemon=True)
+    process = context.Process(target=warm_process, args=(theirs,), name="warm-compiler", daemon=True)
     try:
         with theirs, deaf_to_ctrl_c():
             process.start()
@@ -331,155 +316,3 @@ def _spawned(target: _Target) -> _Process:
         return process.exitcode
 
     return ours, process.terminate, wait
-
-
-@dataclass
-class _Child:
-    """A child that runs a task."""
-
-    number: int
-    pid: int
-    answers: Connection
-    started: float
-    timeout: float
-
-    def kill(self) -> None:
-        """End it, and what it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-
-def _warm_process(asked: Connection) -> None:
-    target: _Target = asked.recv()
-    warm_up, work, processes, niceness = target
-    os.nice(niceness)
-    warm_up()
-    serve(asked, work, processes)
-
-
-def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> None:
-    """Fork a child for every task that is asked for, until the other end of `asked` is closed or SIGTERM comes.
-
-    Parameters
-    ----------
-    asked
-        Where a `ForkPool` asks.
-    work, processes
-        See `ForkPool`.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    told = _told_to_end()
-    queue: deque[Mapping[str, Any]] = deque()
-    later: deque[Mapping[str, Any]] = deque()
-    children: dict[Connection, _Child] = {}
-    try:
-        while True:
-            while (queue or later) and len(children) < processes:
-                message = (queue or later).popleft()
-                try:
-                    child = _fork(message, work, asked)
-                except OSError as error:  # no memory, or too many processes
-                    refusal = ["MemoryError", f"can't fork a compiler: {error.strerror}"]
-                    asked.send_bytes(json.dumps({"number": message["number"], "error": refusal}).encode())
-                else:
-                    children[child.answers] = child
-            deadlines = [child.started + child.timeout for child in children.values()]
-            left = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-            for ready in wait([asked, told, *children], left):
-                if ready is told:
-                    return
-                if ready is not asked:
-                    assert isinstance(ready, Connection)
-                    if ready in children:  # else it was cancelled in this very round
-                        asked.send_bytes(json.dumps(_settle(children.pop(ready))).encode())
-                    continue
-                message = json.loads(asked.recv_bytes(MESSAGE_BYTES))
-                if "task" in message:
-                    (later if message["later"] else queue).append(message)
-                    continue
-                if "hurry" in message:
-                    queue.extend(_taken(later, message["hurry"]))
-                    continue
-                for waiting in (queue, later):
-                    _taken(waiting, message["cancel"])
-                for child in [each for each in children.values() if each.number == message["cancel"]]:
-                    _reap(children.pop(child.answers))
-            now = time.monotonic()
-            for child in [each for each in children.values() if now >= each.started + each.timeout]:
-                _reap(children.pop(child.answers))
-                asked.send_bytes(json.dumps({"number": child.number, "timed_out": True}).encode())
-    except (EOFError, OSError):  # the process that asked is gone
-        pass
-    finally:
-        for child in children.values():
-            child.kill()
-
-
-def _taken(waiting: deque[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:
-    """The message of this number, taken out of those that wait; none if it does not wait there."""
-    found = [message for message in waiting if message["number"] == number]
-    for message in found:
-        waiting.remove(message)
-    return found
-
-
-def _told_to_end() -> Connection:
-    """A connection that can be read once SIGTERM came; an exception of a handler might be raised where none is heard.
-
-    Until then SIGTERM ends the process, which has no children to end yet.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    return Connection(reading, writable=False)
-
-
-def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Connection) -> _Child:
-    reading, writing = os.pipe()
-    try:
-        pid = fork_group()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
-        raise
-    if pid == 0:
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.close(reading)
-            asked.close()
-            _answer(writing, message, work)
-            code = 0
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(writing)
-    return _Child(message["number"], pid, Connection(reading, writable=False), time.monotonic(), message["timeout"])
-
-
-def _answer(writing: int, message: Mapping[str, Any], work: Callable[[Task], None]) -> None:
-    try:
-        work(message["task"])
-    except Exception as error:  # whatever it is: the process that asked hears of it
-        kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), "")
-        text = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
-        os.write(writing, json.dumps([kind, text]).encode()[: MESSAGE_BYTES // 2])
-
-
-def _settle(child: _Child) -> dict[str, Any]:
-    """The answer of a child that has written, or ended without that."""
-    written = os.read(child.answers.fileno(), MESSAGE_BYTES)
-    exitcode = _reap(child)
-    answer = {"number": child.number, "seconds": time.monotonic() - child.started, "timed_out": False}
-    return {**answer, "error": json.loads(written)} if written else {**answer, "exitcode": exitcode}
-
-
-def _reap(child: _Child) -> int:
-    """End a child, if it has not ended, and what it has started; its exit code."""
-    child.kill()
-    _, status = os.waitpid(child.pid, 0)
-    child.answers.close()
-    return os.waitstatus_to_exitcode(status)

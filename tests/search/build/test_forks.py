@@ -14,6 +14,7 @@ from tilescout.search.build import forks
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.forks import ForkDiedError, ForkPool
+from tilescout.search.build.warm import serve
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
 
@@ -120,11 +121,11 @@ def test_a_task_that_is_cancelled_as_it_ends_takes_no_other_along(monkeypatch: p
             ours.close()
         return [asked]
 
-    monkeypatch.setattr(forks, "wait", both)
-    monkeypatch.setattr(forks, "_told_to_end", lambda: told)
+    monkeypatch.setattr("tilescout.search.build.warm.wait", both)
+    monkeypatch.setattr("tilescout.search.build.warm._told_to_end", lambda: told)
     monkeypatch.setattr(signal, "signal", nothing)
     ours.send_bytes(json.dumps({"number": 1, "task": TASK, "timeout": 60.0, "later": False}).encode())
 
-    forks.serve(asked, nothing, 1)  # it ended with an error, and so did all that was being compiled
+    serve(asked, nothing, 1)  # it ended with an error, and so did all that was being compiled
 
     assert rounds == [2, 3, 2]
