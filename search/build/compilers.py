@@ -29,7 +29,7 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.standby import Do, Standby, can_stand_by
-from tilescout.search.build.waiting import Shared
+from tilescout.search.build.waiting import Shared, settle
 from tilescout.search.build.warm import Task, serve
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
@@ -325,14 +325,7 @@ class CompilePool(Closing):
                 if self._compiling.get(key.digest) is shared:
                     del self._compiling[key.digest]
                     self._later.pop(key.digest, None)
-            if task.cancelled():
-                result.cancel()
-            if not result.set_running_or_notify_cancel():
-                return
-            try:
-                result.set_result(self._outcome(key, task))
-            except Exception as error:  # the caller's, as of any future
-                result.set_exception(error)
+            settle(result, task, lambda: self._outcome(key, task))
 
         task.add_done_callback(finish)
         result.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
@@ -344,23 +337,16 @@ class CompilePool(Closing):
         """The artifact that differs from a kernel in its launch, once that is there; its seconds count if it is new."""
         result: Future[Artifact | CompileFailure] = Future()
 
-        def finish(done: "Future[Artifact | CompileFailure]") -> None:
-            if done.cancelled():
-                result.cancel()
-            if not result.set_running_or_notify_cancel():
-                return
-            try:
-                base = done.result()
-                if isinstance(base, Artifact):
-                    seconds = base.compile_seconds if is_new else 0.0
-                    found = relaunch(self.template, key, self.store, base)
-                    base = replace(found, compile_seconds=found.compile_seconds + seconds).outcome
-                result.set_result(base)
-            except Exception as error:  # the caller's, as of any future
-                result.set_exception(error)
+        def relaunched() -> Artifact | CompileFailure:
+            base = compiled.result()
+            if not isinstance(base, Artifact):
+                return base
+            seconds = base.compile_seconds if is_new else 0.0
+            found = relaunch(self.template, key, self.store, base)
+            return replace(found, compile_seconds=found.compile_seconds + seconds).outcome
 
         result.add_done_callback(lambda done: compiled.cancel() if done.cancelled() else None)
-        compiled.add_done_callback(finish)
+        compiled.add_done_callback(lambda done: settle(result, done, relaunched))
         return result
 
     def _started(self) -> ForkPool:

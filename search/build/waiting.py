@@ -1,10 +1,33 @@
 """Several callers that wait for one piece of work, each with a future of its own."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
+
+
+def settle(waiting: "Future[Result]", work: "Future[Any]", outcome: Callable[[], Result]) -> None:
+    """Settle a future when the work that it waits for is done.
+
+    Parameters
+    ----------
+    waiting
+        It is cancelled if the work was; if it was cancelled itself, it stays so.
+    work
+        The work.
+    outcome
+        Gives the result; what it raises is the future's.
+    """
+    if work.cancelled():
+        waiting.cancel()
+    if not waiting.set_running_or_notify_cancel():
+        return
+    try:
+        waiting.set_result(outcome())
+    except Exception as error:  # of whoever asks for the result
+        waiting.set_exception(error)
 
 
 class Shared(Generic[Result]):
@@ -51,11 +74,4 @@ class Shared(Generic[Result]):
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if work.cancelled():
-                future.cancel()
-            if not future.set_running_or_notify_cancel():
-                continue
-            if (error := work.exception()) is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(work.result())
+            settle(future, work, work.result)
