@@ -118,7 +118,7 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
                 compile_seconds=time.perf_counter() - start,
             )
         except OSError as error:
-            raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
+            raise _no_place(store, error.strerror) from error
         except BuildError as error:
             _refuse_passing(error, store)
             failure = Artifact(shared_object, "", "", None, time.perf_counter() - start, one_line(error))
@@ -163,7 +163,7 @@ def relaunch(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, c
             binary = template.relaunch(binary, key.configuration, key.signature)
             path.write_bytes(binary)
         except OSError as failure:
-            raise StoreError(f"can't build in the artifact store {store.root}: {failure.strerror}") from failure
+            raise _no_place(store, failure.strerror) from failure
         except BuildError as failure:
             error = one_line(failure)
         except Exception as failure:  # code of others
@@ -195,7 +195,7 @@ def describe(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -
             built = _built(template, key, path)
             checksum = sha256(path.read_bytes()).hexdigest()
         except OSError as error:
-            raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
+            raise _no_place(store, error.strerror) from error
         return store.publish(key, Artifact(path, checksum, built.function, None, time.perf_counter() - start), scratch)
 
 
@@ -205,6 +205,10 @@ def described_artifact(
     """The artifact of a library's kernel, of the store or new; see `describe`."""
     key = ArtifactKey.of(template, configuration, signature, arch)
     return store.find(key) or describe(template, key, store)
+
+
+def _no_place(store: ArtifactStore, reason: str | None) -> StoreError:
+    return StoreError(f"can't build in the artifact store {store.root}: {reason}")
 
 
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -217,10 +221,10 @@ def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
         if isinstance(cause, MemoryError):
             raise MemoryError(one_line(error)) from error
         if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-            raise StoreError(f"can't build in the artifact store {store.root}: {cause.strerror}") from error
+            raise _no_place(store, cause.strerror) from error
         cause = cause.__cause__ or cause.__context__
     if os.strerror(errno.ENOSPC) in str(error):  # what compilers and linkers print
-        raise StoreError(f"can't build in the artifact store {store.root}: {os.strerror(errno.ENOSPC)}") from error
+        raise _no_place(store, os.strerror(errno.ENOSPC)) from error
     if os.strerror(errno.ENOMEM) in str(error):
         raise MemoryError(one_line(error)) from error
 
