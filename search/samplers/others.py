@@ -87,12 +87,6 @@ class OtherTrials:
     def __len__(self) -> int:
         return len(self.log_time)
 
-    @property
-    def least_us(self) -> float | None:
-        """The least time that was measured in full, in µs; None if all were pruned."""
-        timed = self.log_time[~self.pruned]
-        return float(np.exp(timed.min())) if len(timed) else None
-
     @cached_property
     def features(self) -> Features:
         """The features of the configurations, as a cost model sees them."""

@@ -164,11 +164,6 @@ class LibraryError(SpaceError):
         super().__init__(f"{function} answered {status} ({_STATUS.get(status, 'unknown')})")
         self.status = status
 
-    @property
-    def unsupported(self) -> bool:
-        """Whether the library has nothing for what was asked."""
-        return self.status == _NOT_SUPPORTED
-
 
 def loaded_library(maps: Path = _MAPS) -> Path:
     """The file of the library that this process has loaded, by torch or otherwise.

@@ -55,7 +55,7 @@ def test_the_trials_of_other_problems_are_found(store: Path, evaluator: Evaluato
     found = earlier_trials(store, evaluator, (PROBLEM,))
 
     assert {str(trials.space.problem): len(trials) for trials in found} == {str(one): TRIALS for one in BEFORE}
-    assert all(trials.least_us is not None for trials in found)
+    assert all(not trials.pruned.all() for trials in found)
 
 
 def test_problems_that_are_searched_now_are_left_out(store: Path, evaluator: Evaluator) -> None:
