@@ -42,7 +42,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SECONDS) -> None:
+def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
     """Fork a session for every connection, and tell how it ended; return once none was asked for in `idle` seconds.
 
     Who connects and asks for nothing looks whether anybody answers, which does not count: each that starts to stand by

@@ -130,7 +130,7 @@ def _built(
 ) -> tuple[str, Kernel, Path]:
     """The kernel of a range, or the two of a pair as one: see `built_kernel`."""
     space, configurations = source.space, [times.configurations[number] for number in stretch.kernels]
-    if reason := next(filter(None, (obstacle(times.template, source.space_hash, one) for one in configurations)), ""):
+    if reason := obstacle(times.template, source.space_hash):
         raise ExportError(f"table {source.name} {reason}")
     configuration, space_hash, known = configurations[0], source.space_hash, named
     if stretch.second is not None:

@@ -164,8 +164,8 @@ def _with_steps(sizes: Sequence[int], experts: int) -> list[tuple[int, int, int]
     return found
 
 
-def choose_grouped(expected: Outlook, count: int = MOST_KERNELS, enough: float = ENOUGH) -> tuple[int, ...]:
-    """The kernels to keep, by their numbers: the fewest that are nowhere much behind the best, or `count`.
+def choose_grouped(expected: Outlook) -> tuple[int, ...]:
+    """The kernels to keep, by their numbers: the fewest that are nowhere `ENOUGH` behind the best, or `MOST_KERNELS`.
 
     They are chosen so that the mean square of how far the best of them is behind is least, over numbers of tokens
     whose logs are evenly spread and their routings.
@@ -173,9 +173,9 @@ def choose_grouped(expected: Outlook, count: int = MOST_KERNELS, enough: float =
     behind = expected.behind.reshape(len(expected.behind), -1)
     weights = np.full(behind.shape[1], 1 / behind.shape[1])
     chosen: tuple[int, ...] = ()
-    for many in range(1, min(count, len(behind)) + 1):
+    for many in range(1, min(MOST_KERNELS, len(behind)) + 1):
         chosen = choose_portfolio(behind**2, weights, many, _EXCHANGES).exchanged
-        if behind[list(chosen)].min(axis=0).max() <= math.log1p(enough):
+        if behind[list(chosen)].min(axis=0).max() <= math.log1p(ENOUGH):
             break
     return chosen
 

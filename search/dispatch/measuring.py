@@ -35,6 +35,7 @@ _GLANCES, _OF_MANY = 4, 2  # rounds of a glance, and of one at many kernels, of 
 _MANY = 12
 _ASKED = 2048  # problems that the library is asked about together: that takes half a second
 _CHECKED = 3  # kernels that race after a glance
+_GPU = 0  # the one of the engine that measures
 
 # A card that waited for a tenth of a second, while a problem is set up, is not back at its power cap after 65 ms: the
 # library's time was at 0.93 of what it came to beyond 5,000 rows of 5120x5120 (H200, 2026-11-23).
@@ -69,18 +70,14 @@ class Sweep:
         The candidates, most promising first: a kernel that is clearly slower than those before it is given up early.
     beside
         Engines beside it that compile the kernels of other templates, as `Engine.beside` makes them.
-    gpu
-        The number of the GPU.
     most_rows
         The library is asked for the kernels that it names up to so many rows, while others are compiled.
     """
 
     sizes = None  #: any m can be measured
 
-    def __init__(
-        self, engine: Engine, kernels: Kernels, beside: Sequence[Engine] = (), gpu: int = 0, most_rows: int = 0
-    ) -> None:
-        self._engine, self.kernels, self._gpu = engine, kernels, gpu
+    def __init__(self, engine: Engine, kernels: Kernels, beside: Sequence[Engine] = (), most_rows: int = 0) -> None:
+        self._engine, self.kernels = engine, kernels
         signature = kernels.problem.signature
         engines = {each.template.name: each for each in (*beside, engine)}
         self._compiling: Sequence[Future[Artifact | CompileFailure]] = [
@@ -94,7 +91,7 @@ class Sweep:
     def _ask(self, library: KernelTemplate, most_rows: int) -> "list[Future[list[Sequence[int | str]]]]":
         problems = [self.kernels.at(m) for m in range(1, most_rows + 1)]
         parts = [problems[at : at + _ASKED] for at in range(0, most_rows, _ASKED)]
-        return [self._engine.named(self._gpu, library, part) for part in parts]
+        return [self._engine.named(_GPU, library, part) for part in parts]
 
     @cached_property
     def named(self) -> LibraryKernels | None:
@@ -132,7 +129,7 @@ class Sweep:
         """
         started = time.monotonic()
         problem, legal = self.kernels.at(m), self.kernels.legal(m)
-        library_us = self._engine.prepare(self._gpu, problem).result()
+        library_us = self._engine.prepare(_GPU, problem).result()
         failed: dict[int, str] = {}
         tasks: dict[int, Task] = {}
         for number in numbers:
@@ -143,7 +140,7 @@ class Sweep:
                 failed[number] = built.error
             else:
                 tasks[number] = self._task(number, built, problem, library_us, math.inf)
-        measured = self._engine.measure(self._gpu, list(tasks.values())).result() if tasks else []
+        measured = self._engine.measure(_GPU, list(tasks.values())).result() if tasks else []
         ratios: dict[int, Ratio] = {}
         slower: dict[int, float] = {}
         for number, outcome in zip(tasks, measured, strict=True):
@@ -210,7 +207,7 @@ class Sweep:
         if not sizes:
             return []
         groups = [self._tasks(self.kernels.at(m), shown[m], 1.0) for m in sizes]
-        found = self._engine.glances(self._gpu, groups, rounds, sizes[0]).result()
+        found = self._engine.glances(_GPU, groups, rounds, sizes[0]).result()
         seconds = (time.monotonic() - started) / len(sizes)
         points = []
         for m, (library_us, ratios) in zip(sizes, found, strict=True):
@@ -267,7 +264,7 @@ class Sweep:
     def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
         """Times over the library's of shape [rounds, numbers]."""
         tasks = self._tasks(self.kernels.at(point.m), numbers, point.library_us)
-        return self._engine.race(self._gpu, tasks, rounds, 1, seed).result()
+        return self._engine.race(_GPU, tasks, rounds, 1, seed).result()
 
     def _tasks(self, problem: GemmProblem, numbers: Sequence[int], library_us: float) -> list[Task]:
         """The tasks of measuring kernels again that were right before."""

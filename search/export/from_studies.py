@@ -163,7 +163,7 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
-    return _too_few_bits(template, outcome.problem) or obstacle(template, outcome.space_hash, outcome.configuration)
+    return _too_few_bits(template, outcome.problem) or obstacle(template, outcome.space_hash)
 
 
 def _too_few_bits(template: KernelTemplate, problem: GemmProblem) -> str:
@@ -176,8 +176,8 @@ def _too_few_bits(template: KernelTemplate, problem: GemmProblem) -> str:
     )
 
 
-def obstacle(template: KernelTemplate, space_hash: str, configuration: Configuration) -> str:
-    """Why a kernel can't be had as it was measured; empty if it can."""
+def obstacle(template: KernelTemplate, space_hash: str) -> str:
+    """Why a template's kernels can't be had as they were measured; empty if they can."""
     if template.loader:
         return ""  # an algorithm is the library's, whatever else changes here
     if template.source_hash != space_hash:
@@ -341,7 +341,7 @@ def built_kernel(
         If it can't be had as it was measured.
     """
     template = find_template(wanted.space, named)
-    if reason := obstacle(template, wanted.space_hash, wanted.configuration):
+    if reason := obstacle(template, wanted.space_hash):
         raise ExportError(f"{wanted.source} {reason}")
     compiler = "" if template.loader else wanted.versions.get(COMPILER, "")
     key = ArtifactKey(

@@ -74,9 +74,7 @@ class Sighting:
     dynamic: bool
 
 
-def find_products(
-    graph: "Graph", arch: str, activations: Sequence[str] = ACTIVATIONS
-) -> tuple[list[Sighting], Counter[str]]:
+def find_products(graph: "Graph", arch: str) -> tuple[list[Sighting], Counter[str]]:
     """The matrix products of a graph, in no particular order; it stays as it is.
 
     Parameters
@@ -85,8 +83,6 @@ def find_products(
         The graph.
     arch
         The compiler's target.
-    activations
-        Those that kernels can fuse.
 
     Returns
     -------
@@ -99,7 +95,7 @@ def find_products(
     for target, match in _matchers().items():
         for node in graph.find_nodes(op="call_function", target=target):
             product = match(node)
-            problems = _problems(product, arch, activations) if product is not None else []
+            problems = _problems(product, arch, ACTIVATIONS) if product is not None else []
             m = product.a.meta["val"].shape[-2] if product is not None and problems else None
             traced = m if m is None or isinstance(m, int) else torch_hooks.size_hint(m)
             if traced is None:

@@ -18,6 +18,7 @@ Logs = NDArray[np.float64]
 # (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices]
 Measure = Callable[[Sequence[int], int, int, int], NDArray[np.float64]]
 
+_DRAWS = 2000  # of the means of all racers
 _FEWEST = 3  # rounds of a heat that tell how they are correlated
 
 
@@ -317,11 +318,11 @@ def _estimate(found: HeatMean) -> Estimate:
     return Estimate(math.exp(found.mean), math.exp(found.mean - found.half), math.exp(found.mean + found.half))
 
 
-def _probability(logs: Logs, leader: int, options: RaceOptions, seed: int, samples: int = 2000) -> float:
+def _probability(logs: Logs, leader: int, options: RaceOptions, seed: int) -> float:
     """The share of draws of the racers' means in which the leader has the lowest."""
     own = logs - logs.mean(axis=2, keepdims=True)  # without what a round has in common
     correlated = correlation(own)
     found = [mean_of_heats(own[:, :, at], correlated, options.noise) for at in range(own.shape[2])]
     generator = np.random.default_rng(seed)
-    drawn = np.array([each.mean + each.error * generator.standard_t(each.freedom, samples) for each in found])
+    drawn = np.array([each.mean + each.error * generator.standard_t(each.freedom, _DRAWS) for each in found])
     return float((drawn.argmin(axis=0) == leader).mean())
