@@ -66,9 +66,8 @@ def work_of(tiling: Tiling, device: Device) -> Work:
     size, result = problem.element.bytes, problem.result.bytes
     clusters_m = ceil_div(problem.m, t.rows * t.cluster_m)
     clusters_n = ceil_div(problem.n, t.columns * t.cluster_n)
-    within, apart = (t.split_k, 1) if t.split_in_cluster else (1, t.split_k)  # parts of a tile in a cluster, in others
-    units = clusters_m * clusters_n * problem.batch * apart
-    blocks = t.cluster_m * t.cluster_n * within
+    units = clusters_m * clusters_n * problem.batch * t.parts_apart
+    blocks = t.blocks
     at_once = clusters_at_once(blocks, device)
     running = np.minimum(units, at_once)
     shared = np.asarray(t.shares_evenly)
@@ -84,7 +83,7 @@ def work_of(tiling: Tiling, device: Device) -> Work:
     along = np.where(t.along_m, clusters_m, clusters_n)
     across = np.where(t.along_m, clusters_n, clusters_m)
     width = np.minimum(t.swizzle, across)
-    tiles = ceil_div(running, apart)
+    tiles = ceil_div(running, t.parts_apart)
     length = np.minimum(along, ceil_div(tiles, width))
     lanes = np.minimum(across, width * ceil_div(tiles, width * along))
     reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows

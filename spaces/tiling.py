@@ -80,6 +80,16 @@ class Tiling:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def blocks(self) -> Integers:
+        """Blocks of a cluster, those that share a tile in it included."""
+        return self.cluster_m * self.cluster_n * (self.split_k if self.split_in_cluster else 1)
+
+    @property
+    def parts_apart(self) -> Integers | int:
+        """Parts along k of a tile that no cluster shares: each is a unit of work of its own."""
+        return 1 if self.split_in_cluster else self.split_k
+
 
 def ceil_div(extent: Any, step: Any) -> Any:
     """How many steps cover an extent; integers or columns of them."""

@@ -68,11 +68,8 @@ class Steps:
             if tiling is None:
                 raise SpaceError(f"{template.name} does not say how its kernels tile a product: nothing is known of m")
             across = ceil_div(ceil_div(problem.n, tiling.columns), tiling.cluster_n) * problem.batch
-            # Parts of a tile that no cluster shares are units of their own.
-            parts = 1 if tiling.split_in_cluster else tiling.split_k
-            blocks = tiling.cluster_m * tiling.cluster_n * (tiling.split_k if tiling.split_in_cluster else 1)
-            at_once = clusters_at_once(blocks, kernels.device)
-            return np.stack([tiling.rows * tiling.cluster_m, across * parts, at_once], axis=1)
+            at_once = clusters_at_once(tiling.blocks, kernels.device)
+            return np.stack([tiling.rows * tiling.cluster_m, across * tiling.parts_apart, at_once], axis=1)
 
         rows, across, at_once = kernels.spread(found, kernels.problem.m).T
         return cls(rows, across, at_once)
