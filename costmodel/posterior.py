@@ -23,13 +23,20 @@ JITTER = 1e-8
 """Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""
 
 _SURE_OF = 1e-12  # standard deviation below which a value is as good as known: that of a model may be 0
+_ERFC = np.frompyfunc(math.erfc, 1, 1)  # of Python, for NumPy has none
 _FEW = 64
 """Measurements up to which NumPy solves: SciPy takes 0.4 s to be imported, and is the faster one of the two from some
 hundred on. A search of one problem has fewer, and so its first proposal does not wait for that."""
 
+SURE = 4.0
+"""Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
+
 FIT_ITERATIONS = 25
 LARGEST_FIT = 100
 """Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
+
+USUAL_NOISE = 0.05
+"""Of a kernel that is fitted, before anything is known: a value's own error over the spread of the values."""
 
 
 class Covariance(Protocol):
@@ -192,12 +199,8 @@ def _solved(factor: Floats, right: Floats) -> Floats:
         return np.asarray(np.linalg.solve(factor, right), dtype=np.float64)
     from scipy.linalg import solve_triangular
 
-    with one_thread():
+    with one_thread():  # entered before, but the import may just have brought a library
         return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False))
-
-
-SURE = 4.0
-"""Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
 
 
 def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:
@@ -236,9 +239,6 @@ def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kern
         )
     signal = np.exp(fitted.x[-2])
     return Kernel(np.exp(fitted.x[:-2]), float(np.exp(fitted.x[-1]) / signal))
-
-
-USUAL_NOISE = 0.05
 
 
 def _unlikelihood(logs: Floats, squares: Floats, values: Floats, usual: Floats) -> tuple[float, NDArray[np.float64]]:
@@ -286,8 +286,5 @@ def chance_below(mean: Floats, std: Floats, value: float) -> Floats:
 
 
 def _normal(z: Floats) -> Floats:
-    """The distribution function of the standard normal: of Python, for NumPy has none; see `_FEW`."""
+    """The distribution function of the standard normal; that of SciPy would have to be imported, see `_FEW`."""
     return 0.5 * np.asarray(_ERFC(-z / math.sqrt(2)), dtype=np.float64)
-
-
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
