@@ -47,8 +47,6 @@ code section (`tilescout.search.build.binaries`).
 The rates of the hardware and their sources are in `tilescout.spaces.devices` and `tilescout.spaces.hardware`.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +55,7 @@ from numpy.typing import NDArray
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.grouped import grouped_features
 from tilescout.costmodel.roofline import parts_us
+from tilescout.costmodel.threads import in_parts
 from tilescout.costmodel.work import work_of
 from tilescout.spaces.description import Describes
 from tilescout.spaces.devices import Device
@@ -154,18 +153,15 @@ def space_features(space: SearchSpace, template: Describes | None = None) -> Fea
 
 
 def _filled(space: SearchSpace, template: Describes) -> Features:
-    """The features of a space, some configurations after others, in several threads where they are many."""
+    """The features of a space, some configurations after others."""
     names = tuple(_described(space, template, slice(1)))
     values = np.empty((len(names), len(space)))
 
-    def fill(start: int) -> None:
-        rows = slice(start, start + ROWS)
+    def fill(rows: slice) -> None:
         for name, column in _described(space, template, rows).items():
             values[names.index(name), rows] = column
 
-    starts = range(0, len(space), ROWS)
-    with ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0)), THREADS)) as threads:
-        list(threads.map(fill, starts))  # NumPy computes without the interpreter's lock
+    in_parts(fill, len(space), ROWS, THREADS)
     return Features(names, values.T)
 
 

@@ -8,9 +8,7 @@ analytic model.
 Torch is used to fit; a fitted network is a list of arrays and predicts with NumPy.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,7 +21,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features
-from tilescout.costmodel.threads import one_thread
+from tilescout.costmodel.threads import in_parts, one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +30,15 @@ Layers = tuple[tuple[Floats, Floats], ...]
 """Weights [inputs, outputs] and biases [outputs] of each layer."""
 
 Single = NDArray[np.float32]
+
+ROWS = 4096
+"""Rows that are predicted together: what lies between two layers fits into the processor's cache."""
+
+THREADS = 4
+"""Threads that predict a large space."""
+
+REACH = 4.0
+"""Standardised features beyond this count as this: a network extrapolates without bound."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +114,14 @@ class Networks:
             [(weight.astype(np.float32), bias.astype(np.float32)) for weight, bias in layers] for layers in self.members
         ]
 
-        def forward(start: int) -> None:
-            rows = slice(start, start + ROWS)
+        def forward(rows: slice) -> None:
             values = np.ascontiguousarray(features.values[rows])  # the last bits of a product depend on the order
             inputs = np.clip((values - self.centre) / self.scale, -REACH, REACH).astype(np.float32)
             for member, layers in enumerate(members):
                 said[member, rows] = _forward(layers, inputs)
 
-        starts = range(0, len(features), ROWS)
-        with ThreadPoolExecutor(max(1, min(len(starts), len(os.sched_getaffinity(0)), THREADS))) as threads:
-            list(threads.map(forward, starts))  # NumPy multiplies without the interpreter's lock
+        in_parts(forward, len(features), ROWS, THREADS)
         return log_base(features, self.constants) + said.mean(axis=0), said.var(axis=0)
-
-
-ROWS = 4096
-"""Rows that are predicted together: what lies between two layers fits into the processor's cache."""
-
-THREADS = 4
-"""Threads that predict a large space."""
-
-REACH = 4.0
-"""Standardised features beyond this count as this: a network extrapolates without bound."""
 
 
 class RankingModel(EnsembleModel):

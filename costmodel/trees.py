@@ -1,12 +1,12 @@
 """Regression forests as plain arrays: predicted with NumPy alone, and saved without pickle."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilescout.costmodel.threads import in_parts
 
 if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesRegressor
@@ -65,18 +65,16 @@ class Forest:
         passed = self._passed(values.min(axis=0), values.max(axis=0))
         ends = np.append(self.roots[1:], len(self.feature))
 
-        def descend(start: int) -> None:
+        def descend(rows: slice) -> None:
             # A column behind the other: at a node near the root, most rows compare the same one.
-            columns = np.ascontiguousarray(values[start : start + ROWS].T)
+            columns = np.ascontiguousarray(values[rows].T)
             for tree, (root, end) in enumerate(zip(self.roots, ends, strict=True)):
                 # The arrays of one tree fit into the processor's cache, those of all trees do not.
                 part = slice(root, end)
                 leaf = _descend(self.feature[part], self.value[part], self.right[part], passed[part] - root, columns)
-                said[tree, start : start + ROWS] = self.value[part][leaf]
+                said[tree, rows] = self.value[part][leaf]
 
-        starts = range(0, len(values), ROWS)
-        with ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0)))) as threads:
-            list(threads.map(descend, starts))  # NumPy takes elements without the interpreter's lock
+        in_parts(descend, len(values), ROWS)
         return said
 
     def _passed(self, lowest: NDArray[np.float32], highest: NDArray[np.float32]) -> NDArray[np.int64]:
