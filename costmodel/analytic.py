@@ -18,16 +18,14 @@ After S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009, and J.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features
+from tilescout.costmodel.shipped import shipped_file
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.texts import file_name
 
 _POWER = 4
 _FEATURES = (
@@ -231,8 +229,8 @@ def log_base(features: Features, constants: Constants | None) -> Floats:
 
 def shipped_calibration(device: str) -> Calibration | None:
     """The calibration of a device that comes with the package; None if there is none."""
-    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{file_name(f'analytic-{device}')}.json")))
-    return Calibration.from_json(path.read_text()) if path.is_file() else None
+    path = shipped_file("analytic", device, ".json")
+    return None if path is None else Calibration.from_json(path.read_text())
 
 
 @dataclass(frozen=True)

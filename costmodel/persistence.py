@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import lru_cache
-from importlib.resources import files
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +21,13 @@ from tilescout.costmodel.analytic import Constants
 from tilescout.costmodel.blend import Blended, BlendModel
 from tilescout.costmodel.forest import CorrectedForest, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
+from tilescout.costmodel.shipped import shipped_file
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Ensemble, Errors
 from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable, publish
-from tilescout.spaces.texts import file_name
 
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
@@ -207,8 +206,7 @@ def _missing(path: Path) -> ModelError:
 
 def shipped_model(space: str, device: str) -> Path | None:
     """The model of a space on a device that comes with the package; None if there is none."""
-    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{file_name(f'{space}-{device}')}.npz")))
-    return path if path.is_file() else None
+    return shipped_file(space, device, ".npz")
 
 
 def _card(record: Mapping[str, Any]) -> ModelCard:

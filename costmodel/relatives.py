@@ -13,13 +13,13 @@ are and how large the L2 is, so that a model of one predicts times on another.
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction
 from tilescout.costmodel.persistence import shipped_model
+from tilescout.costmodel.shipped import shipped_folder
 from tilescout.spaces.description import Describes
 from tilescout.spaces.devices import siblings
 from tilescout.spaces.errors import SpaceError
@@ -66,8 +66,7 @@ def _relative_on(space: Describes | str, device: str) -> Path | None:
         return None
     own = space if isinstance(space, str) else space.name
     ending = f"-{file_name(device)}"
-    folder = Path(str(files("tilescout.costmodel").joinpath("pretrained")))
-    models = sorted(path for path in folder.glob("*.npz") if path.stem.endswith(ending))
+    models = sorted(path for path in shipped_folder().glob("*.npz") if path.stem.endswith(ending))
     others = {path.stem.removesuffix(ending): path for path in models}
     return next(
         (path for name, path in others.items() if name != own and _terms(name) == terms and _is_lent(name)), None
