@@ -31,6 +31,10 @@ hundred on. A search of one problem has fewer, and so its first proposal does no
 SURE = 4.0
 """Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
 
+SLOW = 0.9
+"""Without a prior, values above this quantile count as that quantile: on recorded spaces of other kernels 0.5 scored
+0.58, 0.75 and 0.9 scored 0.73 and no limit 0.71 (means of 8 seeds of 200 trials on 6 spaces)."""
+
 FIT_ITERATIONS = 25
 LARGEST_FIT = 100
 """Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
@@ -201,6 +205,11 @@ def _solved(factor: Floats, right: Floats) -> Floats:
 
     with one_thread():  # entered before, but the import may just have brought a library
         return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False))
+
+
+def limited(values: Floats) -> Floats:
+    """Values of which the slow ones count as equally slow: how slow they are says little of the fast ones."""
+    return np.minimum(values, np.quantile(values, SLOW)) if len(values) else values
 
 
 def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:

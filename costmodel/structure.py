@@ -3,11 +3,8 @@
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.costmodel.posterior import USUAL_NOISE, fit_kernel
+from tilescout.costmodel.posterior import USUAL_NOISE, fit_kernel, limited
 from tilescout.costmodel.threads import one_thread
-
-FASTER = 0.9
-"""Values above this quantile count as that quantile: how slow the slowest are says little of the others."""
 
 
 @one_thread()
@@ -31,10 +28,10 @@ def explained(points: Floats, values: Floats) -> float:
     """
     from scipy.stats import spearmanr
 
-    limited = np.minimum(values, np.quantile(values, FASTER))
-    if not np.ptp(limited) > 0:
+    kept = limited(values)
+    if not np.ptp(kept) > 0:
         return 0.0
-    standard = (limited - limited.mean()) / limited.std()
+    standard = (kept - kept.mean()) / kept.std()
     kernel = fit_kernel(points, standard, np.random.default_rng(len(values)))
     noise = max(kernel.noise, USUAL_NOISE)
     inverse = np.linalg.inv(kernel.between(points, points) + noise**2 * np.eye(len(values)) + 1.0)

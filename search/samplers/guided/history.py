@@ -16,10 +16,6 @@ from tilescout.search.studies.ledger import distributions
 from tilescout.search.studies.trials import was_given, was_tried
 from tilescout.spaces.space import Indices, SearchSpace
 
-SLOW = 0.9
-"""Without a prior, values above this quantile count as that quantile: on recorded spaces of other kernels 0.5 scored
-0.58, 0.75 and 0.9 scored 0.73 and no limit 0.71 (means of 8 seeds of 200 trials on 6 spaces)."""
-
 
 @dataclass(frozen=True, eq=False)
 class History:
@@ -141,8 +137,3 @@ def _losses(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection])
     # Of several objectives, the mean of the ranks.
     ranks = np.argsort(np.argsort(signs * values, axis=0, kind="stable"), axis=0, kind="stable")
     return np.asarray(ranks.mean(axis=1), dtype=np.float64), False
-
-
-def limited(values: Floats) -> Floats:
-    """Values of which the slow ones count as equally slow: how slow they are says little of the fast ones."""
-    return np.minimum(values, np.quantile(values, SLOW)) if len(values) else values

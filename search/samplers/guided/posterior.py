@@ -11,8 +11,8 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
-from tilescout.costmodel.posterior import Covariance, Kernel, Observed, condition, fit_kernel
-from tilescout.search.samplers.guided.history import History, limited
+from tilescout.costmodel.posterior import Covariance, Kernel, Observed, condition, fit_kernel, limited
+from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.prior import Places
 from tilescout.spaces.space import Indices

@@ -14,9 +14,8 @@ from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import ModelCard, load_model
-from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed
+from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed, limited
 from tilescout.costmodel.relatives import doubted, model_for, relative_model
-from tilescout.search.samplers.guided.history import limited
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
 from tilescout.spaces.errors import SpaceError
