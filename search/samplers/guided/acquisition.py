@@ -111,8 +111,7 @@ by distance alone, of knobs or of all features, twins are no nearer to each othe
 
 def looks_around(history: History, options: GuidedOptions) -> bool:
     """Whether the next proposal has a new tile: where a model is wrong about a whole tile, no twin of it tells."""
-    blind = not len(history.settled) + len(history.failed)
-    return blind and options.around > 0 and len(history.running) % options.around == options.around - 1
+    return not history.finished and options.around > 0 and len(history.running) % options.around == options.around - 1
 
 
 def ventures(history: History, options: GuidedOptions) -> bool:

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
 from tilescout.search.samplers.options import option
+from tilescout.spaces.constraints import Mask
 
 
 @dataclass(frozen=True)
@@ -85,3 +89,7 @@ class GuidedOptions:
     )
     enough: int = option(40, 1, 10**6, "timed trials of other problems from which a missing model is learned")
     trees: int = option(24, 1, 1000, "trees of the forest of that model")
+
+    def noise_of(self, pruned: Mask) -> Floats:
+        """Standard deviations of measured log times, of the shape of `pruned`, which says of which a pilot told."""
+        return np.where(pruned, self.pilot_noise, self.noise)

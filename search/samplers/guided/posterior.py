@@ -56,7 +56,7 @@ class Corrected:
     def at(self, candidates: Indices) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the log times of candidates."""
         prior, history = self.prior, self.history
-        if self.elsewhere is None and not len(history.settled) + len(history.failed) + len(history.running):
+        if self.elsewhere is None and not history.finished + len(history.running):
             return prior.mean[candidates], prior.std[candidates]
         kernel = self.covariance
         observed = self._observed()
@@ -76,9 +76,7 @@ class Corrected:
         errors = np.concatenate(
             [history.values - prior.mean[history.settled], options.failure * prior.spread[history.failed]]
         )
-        noise = np.full(len(indices), options.noise)
-        noise[np.flatnonzero(history.pruned)] = options.pilot_noise
-        noise[len(history.settled) :] = options.pilot_noise
+        noise = options.noise_of(np.concatenate([history.pruned, np.ones(len(history.failed), dtype=np.bool_)]))
         return Observed.here(self.points[indices], errors, prior.spread[indices], noise)
 
 
@@ -116,8 +114,7 @@ class Uninformed:
         values = limited(np.concatenate([history.values, np.full(len(history.failed), known.max(initial=-np.inf))]))
         centre = float(values.mean()) if len(history.values) else 0.0
         indices = np.concatenate([history.settled, history.failed])
-        noise = np.full(len(indices), options.noise)
-        noise[np.flatnonzero(history.pruned)] = options.pilot_noise
+        noise = options.noise_of(np.concatenate([history.pruned, np.zeros(len(history.failed), dtype=np.bool_)]))
         observed = Observed.here(self.points[indices], values - centre, np.ones(len(indices)), noise)
         if self.beside is not None:
             observed = observed.and_(self.beside)

@@ -178,7 +178,7 @@ class Prior:
             if id(other) not in self._predicted:
                 self._predicted[id(other)] = other, self._predict(self.model, other.features)
             expected = self._predicted[id(other)][1]
-            noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
+            noise = self._options.noise_of(other.pruned)
             problem = np.full(len(other), number)
             points = self._located(other.points, other.features, place_of(other.space.problem))
             parts.append(Observed(points, other.log_time - expected.mean, expected.spread, noise, problem))
@@ -197,7 +197,7 @@ class Prior:
         parts = []
         for number, other in enumerate(others, start=1):
             values, ones = limited(other.log_time), np.ones(len(other))
-            noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
+            noise = self._options.noise_of(other.pruned)
             parts.append(Observed(other.points, values - values.mean(), ones, noise, np.full(len(other), number)))
         return reduce(Observed.and_, parts)
 

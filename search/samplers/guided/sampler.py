@@ -170,7 +170,7 @@ class GuidedSampler(SpaceSampler):
         rng = np.random.default_rng(self.seed_of(trial))
         known = self._known(study, but=trial.number)
         history = known.history
-        if known.is_blind and len(history.settled) < self.tuning.startup:
+        if self._starts_up(known):
             tried = np.concatenate([history.settled, history.failed, history.running])
             return furthest(self.about.points, tried, free, self.tuning.drawn, rng)
         return self._proposal(known, free, rng)
@@ -237,8 +237,7 @@ class GuidedSampler(SpaceSampler):
             return None
         if has_prior:
             return out_of_patience(found, self.tuning)
-        drawn = known.is_blind and len(history.settled) < self.tuning.startup  # nothing is foreseen of the next, either
-        if history.best is None or drawn:
+        if history.best is None or self._starts_up(known):
             return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)
@@ -260,6 +259,10 @@ class GuidedSampler(SpaceSampler):
     def posterior(self, study: optuna.Study) -> Posterior:
         """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
         return self._posterior(self._known(study))
+
+    def _starts_up(self, known: "_Known") -> bool:
+        """Whether nothing is foreseen of the next configuration, which is drawn."""
+        return known.is_blind and len(known.history.settled) < self.tuning.startup
 
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
         history, prior = history_of(study, self.space, but), self.about.prior
