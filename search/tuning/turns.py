@@ -178,9 +178,7 @@ class Turns:
         """End a turn, with what was found so far."""
         with self._changed:
             self._known[search] = claim
-            self._free.append(turn.gpu)
-            self._promised.pop(search, None)
-            self._parts.pop(search, None)
+            self._take_back(search, turn)
             self._idle += 1
 
     def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
@@ -192,9 +190,7 @@ class Turns:
             turn = self._granted.pop(search, turn)  # one that was asked for and never begun
             self._changed.notify_all()
             if turn is not None:
-                self._free.append(turn.gpu)
-                self._promised.pop(search, None)
-                self._parts.pop(search, None)
+                self._take_back(search, turn)
             else:
                 self._idle -= 1
             self._grant()
@@ -215,6 +211,11 @@ class Turns:
         """
         if self._stopped:
             raise StoppedError
+
+    def _take_back(self, search: int, turn: Turn) -> None:
+        self._free.append(turn.gpu)
+        self._promised.pop(search, None)
+        self._parts.pop(search, None)
 
     def _grant(self) -> None:
         while self._free and (claiming := self._claiming()):
