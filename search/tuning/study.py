@@ -384,43 +384,20 @@ def _place(evaluator: Evaluator) -> str:
     return place if objective is UNNAMED else f"{place}-{objective}"
 
 
-def _model_named(sha256: str) -> str:
-    return f"the cost model of SHA-256 {sha256[:12]}" if sha256 else "no cost model"
-
-
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
-    """The description of a study. The first run stores it, and enqueues the default and what is to come right after."""
+    """The description of a study; the first run begins it.
+
+    Raises
+    ------
+    StoreError
+        If another search than this one began it.
+    """
     template, space = evaluator.template, evaluator.space
-    default, objective = template.default_in(space), str(evaluator.provenance.objective)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
-        # These first: a search that is killed in between does this again, and none is queued twice.
-        queued = len(all_trials(study))
-        for index in _given(evaluator, options)[queued:]:
-            _enqueue(study, space, index)
-        stored = {
-            "space_hash": template.source_hash,
-            "library_us": evaluator.library_us(),
-            "objective": objective,
-            "model_sha256": sampler.model_sha256,
-        }
-        study.set_user_attr(_ABOUT, stored)
-    elif stored["space_hash"] != template.source_hash:
-        raise StoreError(
-            f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
-            "start a new study"
-        )
-    elif stored.get("objective", UNNAMED) != objective:
-        raise StoreError(
-            f"study {study.study_name} holds times by the objective {stored.get('objective', UNNAMED)}, asked for is "
-            f"{objective}: their times are not comparable; start a new study"
-        )
-    elif stored.get("model_sha256", sampler.model_sha256) != sampler.model_sha256:  # studies of before do not have it
-        raise StoreError(
-            f"study {study.study_name} was begun with {_model_named(stored['model_sha256'])}, and this search has "
-            f"{_model_named(sampler.model_sha256)}: what its trials were chosen by would be misstated; name that "
-            "model, or start a new study"
-        )
+        stored = _begun(study, sampler, evaluator, options)
+    else:
+        _check_resumable(study.study_name, stored, sampler, evaluator)
     info = StudyInfo(
         name=study.study_name,
         space=template.name,
@@ -430,7 +407,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         sampler=sampler.label,
         seed=options.seed,
         provenance=evaluator.provenance,
-        default=default,
+        default=template.default_in(space),
         library=evaluator.library,
         library_us=stored["library_us"],
         knobs={knob.name: knob.values for knob in space.knobs},
@@ -441,3 +418,42 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     )
     record_info(study, info)
     return info
+
+
+def _begun(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> Mapping[str, Any]:
+    """Enqueue the default and what is to come right after, and store what the study is about, which is returned."""
+    # These first: a search that is killed in between does this again, and none is queued twice.
+    queued = len(all_trials(study))
+    for index in _given(evaluator, options)[queued:]:
+        _enqueue(study, evaluator.space, index)
+    about = {
+        "space_hash": evaluator.template.source_hash,
+        "library_us": evaluator.library_us(),
+        "objective": str(evaluator.provenance.objective),
+        "model_sha256": sampler.model_sha256,
+    }
+    study.set_user_attr(_ABOUT, about)
+    return about
+
+
+def _check_resumable(name: str, stored: Mapping[str, Any], sampler: SpaceSampler, evaluator: Evaluator) -> None:
+    template, objective = evaluator.template, str(evaluator.provenance.objective)
+    if stored["space_hash"] != template.source_hash:
+        raise StoreError(
+            f"study {name} searched another version of {template.name}: its kernels are not today's; start a new study"
+        )
+    if stored.get("objective", UNNAMED) != objective:
+        raise StoreError(
+            f"study {name} holds times by the objective {stored.get('objective', UNNAMED)}, asked for is {objective}: "
+            "their times are not comparable; start a new study"
+        )
+    if stored.get("model_sha256", sampler.model_sha256) != sampler.model_sha256:  # studies of before do not have it
+        raise StoreError(
+            f"study {name} was begun with {_model_named(stored['model_sha256'])}, and this search has "
+            f"{_model_named(sampler.model_sha256)}: what its trials were chosen by would be misstated; name that "
+            "model, or start a new study"
+        )
+
+
+def _model_named(sha256: str) -> str:
+    return f"the cost model of SHA-256 {sha256[:12]}" if sha256 else "no cost model"
