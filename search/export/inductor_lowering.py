@@ -75,6 +75,17 @@ def _launch_class() -> Any:
     return _call_class("ExternKernelOut")
 
 
+def _bind(node: Any, function: str, *arguments: str | int | bool | None) -> None:
+    """Have a call run what a function of `generated_calls` makes: each has a binding of its own, for its own B."""
+    node.python_kernel_name = f"tilescout_{node.get_name()}"
+    node.binding = f"{node.python_kernel_name} = tilescout_calls.{function}({', '.join(map(repr, arguments))})"
+
+
+def _writes_python(graph: Any) -> bool:
+    """Whether TorchInductor writes Python for a graph."""
+    return not graph.cpp_wrapper and not getattr(graph, "fx_wrapper", False)
+
+
 def _make_lowering(operator: Any) -> Any:
     ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806  (as torch calls it)
     through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
@@ -86,7 +97,7 @@ def _make_lowering(operator: Any) -> Any:
         a = _realized(ir, a, strides_of(m, k, layout[0] == "m"))
         b = _realized(ir, b, strides_of(n, k, layout[1] == "n"))
         alpha, bias = (_realized(ir, vector, (1,)) if vector is not None else None for vector in (alpha, bias))
-        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+        if _writes_python(V.graph):
             try:
                 return launch(a, b, alpha, bias, decision)
             except (AttributeError, TypeError) as error:
@@ -106,9 +117,7 @@ def _make_lowering(operator: Any) -> Any:
                 *(vector for vector in (alpha, bias) if vector is not None),
             ],
         )
-        # Every call has a binding of its own, for its own B.
-        node.python_kernel_name = f"tilescout_{node.get_name()}"
-        node.binding = f"{node.python_kernel_name} = tilescout_calls.bind({decision!r}, {rows}, {device.index}, {flat})"
+        _bind(node, "bind", decision, rows, device.index, flat)
         box = ir.TensorBox.create(node)
         return ir.TensorBox(ir.View.create(box.data, [batch, m, n])) if flat else box
 
@@ -132,7 +141,7 @@ def _lowering_together(operator: Any) -> Any:
         a = _realized(ir, a, strides_of(m, k, families[0].problem.layout[0] == "m"))
         bs = [_realized(ir, b, family.b_strides) for b, family in zip(bs, families, strict=True)]
         biases = [_realized(ir, bias, (1,)) if bias is not None else None for bias in biases]
-        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+        if _writes_python(V.graph):
             try:
                 return launch(a, bs, biases, decisions, int(m))
             except (AttributeError, TypeError) as error:
@@ -146,10 +155,7 @@ def _lowering_together(operator: Any) -> Any:
             layout=ir.FixedLayout(device, families[0].out, [places_of(families, rows)[-1]]),
             inputs=[a, *(_start(ir, b) for b in bs), *(bias for bias in biases if bias is not None)],
         )
-        node.python_kernel_name = f"tilescout_{node.get_name()}"
-        node.binding = (
-            f"{node.python_kernel_name} = tilescout_calls.bind_together({decisions!r}, {rows}, {device.index})"
-        )
+        _bind(node, "bind_together", decisions, rows, device.index)
         return ir.TensorBox.create(node)
 
     return lower
@@ -170,7 +176,7 @@ def _lowering_grouped(operator: Any) -> Any:
         tokens, (_, n, k) = a.get_size()[0], b.get_size()
         operands = [_realized(ir, a, (k, 1)), _realized(ir, b, (n * k, k, 1)), _realized(ir, ends, (1,))]
         scales = [] if scale is None else [_realized(ir, scale, (1,))]
-        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+        if _writes_python(V.graph):
             try:
                 return launch([*operands, *scales], decision, tokens)
             except (AttributeError, TypeError) as error:
@@ -184,10 +190,10 @@ def _lowering_grouped(operator: Any) -> Any:
         known = isinstance(tokens, int) or tokens.is_number
         kind = Launch if known else Allocating
         node = kind(layout=ir.FixedLayout(device, family.out, [tokens, family.width]), inputs=operands)
-        node.python_kernel_name = f"tilescout_{node.get_name()}"
-        arguments = f"{decision!r}, {tokens}, {device.index}" if known else f"{decision!r}, {device.index}"
-        bound = f"tilescout_calls.{'bind_grouped' if known else 'bind_any_tokens'}({arguments})"
-        node.binding = f"{node.python_kernel_name} = {bound}"
+        if known:
+            _bind(node, "bind_grouped", decision, int(tokens), device.index)
+        else:
+            _bind(node, "bind_any_tokens", decision, device.index)
         return ir.TensorBox.create(node)
 
     return lower
