@@ -75,7 +75,38 @@ class LoadedAlgorithm:
 Loaded = LoadedKernel | LoadedAlgorithm
 
 
-class Family:
+class Ranged:
+    """The kernels of some ranges, loaded on each device that asks for them.
+
+    Parameters
+    ----------
+    bundle
+        Where the kernels are.
+    ranges
+        Which kernel serves how many rows.
+
+    Attributes
+    ----------
+    arch
+        The target of the kernels.
+    """
+
+    def __init__(self, bundle: Bundle, ranges: Sequence[Range]) -> None:
+        import torch
+
+        self._bundle, self._ranges, self.arch = bundle, ranges, bundle.arch
+        self._lookups: dict[int | None, Lookup[Loaded]] = {}
+        self._one_device = device_type(bundle.arch) == "cpu" or torch.cuda.device_count() < 2
+
+    def lookup(self, device: "torch.device") -> Lookup[Loaded]:
+        """The kernels of all ranges, loaded on a device."""
+        try:
+            return self._lookups[device.index]
+        except KeyError:
+            return self._lookups.setdefault(device.index, load_ranges(self._bundle, self._ranges, device))
+
+
+class Family(Ranged):
     """The ranges of problems that differ only in m. A call with tensors runs the kernel that was decided.
 
     Sizes in no range of our kernels, and tensors that they can't take, go to the library.
@@ -93,18 +124,16 @@ class Family:
     def __init__(self, bundle: Bundle, problem: GemmProblem, ranges: Sequence[Range]) -> None:
         import torch
 
-        self._bundle, self.arch = bundle, bundle.arch
-        self._ranges = ranges
+        super().__init__(bundle, ranges)
         self.problem = problem  #: its m stands for any
         self._dtype, self.out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
         self._fp32 = torch.float32
         self._a_along_m = problem.layout[0] == "m"
         self.b_shape = (problem.batch, problem.n, problem.k)
         self.b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
-        #: what m must be a multiple of: rows of A that are contiguous along m hold a multiple of `ALIGNMENT` bytes
+        #: what m must be a multiple of: rows of A that are contiguous along m hold a multiple of `ALIGNMENT` bytes. Our
+        #: kernels serve no other m
         self.step = ALIGNMENT // problem.element.bytes if self._a_along_m else 1
-        self._lookups: dict[int | None, Lookup[Loaded]] = {}
-        self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
     def __call__(
         self, a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None"
@@ -137,13 +166,6 @@ class Family:
     def find(self, device: "torch.device", m: int) -> Loaded | None:
         """The kernel that was decided for m rows, on a device; None where the library chooses, or it can't be run."""
         return None if m % self.step else self.lookup(device).find(m)
-
-    def lookup(self, device: "torch.device") -> Lookup[Loaded]:
-        """The kernels of all ranges, loaded on a device; m that are no multiple of `step` can't be served by them."""
-        try:
-            return self._lookups[device.index]
-        except KeyError:
-            return self._lookups.setdefault(device.index, load_ranges(self._bundle, self._ranges, device))
 
     def _asked(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None") -> GemmProblem:
         """The problem, as far as torch must know it, with the epilogue that the call has."""

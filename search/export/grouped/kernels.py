@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
-from tilescout.search.export.loaded_kernels import ALIGNMENT, Loaded, bundle_of, device_type, load_ranges
-from tilescout.search.export.ranges import Lookup
+from tilescout.search.export.loaded_kernels import ALIGNMENT, Ranged, bundle_of
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gated import GatedProblem, swiglu
 from tilescout.spaces.grouped import GroupedProblem
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class GroupedFamily:
+class GroupedFamily(Ranged):
     """The ranges of tokens of a grouped product. A call with tensors runs the kernel that was decided.
 
     What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``, and SwiGLU or the
@@ -26,16 +25,12 @@ class GroupedFamily:
     def __init__(self, bundle: Bundle, dispatch: GroupedDispatch) -> None:
         import torch
 
-        problem = dispatch.problem
-        self._bundle, self.arch = bundle, bundle.arch
-        self.problem = problem  #: its tokens stand for any
-        self._ranges = dispatch.ranges
+        super().__init__(bundle, dispatch.ranges)
+        self.problem = problem = dispatch.problem  #: its tokens stand for any
         self.width, self.out = problem.width, getattr(torch, problem.result.torch_name)
         self._dtype = getattr(torch, problem.element.torch_name)
         self._scaled = isinstance(problem, ScaledProblem)
         self._b_shape = (problem.experts, problem.n, problem.k)
-        self._lookups: dict[int | None, Lookup[Loaded]] = {}
-        self._one_device = device_type(bundle.arch) == "cpu" or torch.cuda.device_count() < 2
 
     def __call__(
         self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", scale: "torch.Tensor | None" = None
@@ -58,13 +53,6 @@ class GroupedFamily:
             with torch.cuda.device(a.device):
                 launch(inputs, output)
         return output
-
-    def lookup(self, device: "torch.device") -> Lookup[Loaded]:
-        """The kernels of all ranges, loaded on a device."""
-        try:
-            return self._lookups[device.index]
-        except KeyError:
-            return self._lookups.setdefault(device.index, load_ranges(self._bundle, self._ranges, device))
 
     def _takes(self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> bool:
         # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
