@@ -25,7 +25,7 @@ KIND = "tilescout dispatcher"
 FORMAT = 5
 _UNSEALED = 1  # the last format without a checksum
 _ALONE = 3  # the last format whose kernels are all of one space
-_READ = (1, 2, 3, 4, 5)
+_READ = range(1, FORMAT + 1)
 SLOWER = 0.01
 """No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
 MOST_KERNELS, LARGEST_M = 64, 1 << 20

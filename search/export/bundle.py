@@ -34,7 +34,7 @@ FORMAT = 9
 # Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, those of 1 to 3 no algorithms, those
 # of 1 to 4 no grouped products, those of 1 to 5 no kernels that need memory of their own, those of 1 to 6 no grouped
 # products with SwiGLU, those of 1 to 7 none with scaled rows, and only those of 9 some whose sums are fast.
-_READ = (1, 2, 3, 4, 5, 6, 7, 8, FORMAT)
+_READ = range(1, FORMAT + 1)
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
@@ -306,11 +306,9 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
     dispatches = tuple(Dispatch.from_dict(dispatch) for dispatch in record.get("dispatches", ()))
     for dispatch in dispatches:
         check_types(dispatch)
-    for name, count in Counter(family(dispatch.problem) for dispatch in dispatches).items():
-        if count > 1:
-            raise ValueError(f"it has {count} lists of ranges of {name}")
     grouped = tuple(GroupedDispatch.from_dict(dispatch) for dispatch in record.get("grouped", ()))
-    for name, count in Counter(grouped_family(dispatch.problem) for dispatch in grouped).items():
+    products = [*(family(each.problem) for each in dispatches), *(grouped_family(each.problem) for each in grouped)]
+    for name, count in Counter(products).items():
         if count > 1:
             raise ValueError(f"it has {count} lists of ranges of {name}")
     return Bundle(

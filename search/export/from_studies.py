@@ -258,12 +258,8 @@ def make_bundle(
         )
     device = devices[0]
     arch = find_device(device).arch
-    many = Counter(family(each.dispatch.problem) for each in dispatched)
-    if dispatched and max(many.values()) > 1:
-        raise ExportError(f"two dispatchers are of {max(many, key=lambda name: many[name])}: name one of them")
-    tables = Counter(grouped_family(each.dispatch.problem) for each in grouped)
-    if grouped and max(tables.values()) > 1:
-        raise ExportError(f"two tables are of {max(tables, key=lambda name: tables[name])}: name one of them")
+    _check_apart("dispatchers", [family(each.dispatch.problem) for each in dispatched])
+    _check_apart("tables", [grouped_family(each.dispatch.problem) for each in grouped])
     decisions = []
     kernels: dict[str, tuple[Kernel, Path]] = {}
     for each in ranged:
@@ -278,6 +274,13 @@ def make_bundle(
     dispatches = [each.dispatch for each in dispatched]
     products = [each.dispatch for each in grouped]
     return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named, dispatches, products)
+
+
+def _check_apart(sources: str, products: Sequence[str]) -> None:
+    """Refuse to take ranges of one product from two sources."""
+    for product, count in Counter(products).most_common(1):
+        if count > 1:
+            raise ExportError(f"two {sources} are of {product}: name one of them")
 
 
 def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:
