@@ -1,13 +1,40 @@
-"""Rules of warp groups and of the ring, which the Hopper GEMM and the grouped one have in common."""
+"""Rules of rows, warp groups and the ring, which the Hopper GEMM, the grouped one and Quack's have in common."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, groups_per_tile
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, MMA_ROWS, SWIZZLE_BYTES, groups_per_tile
 from tilescout.spaces.problems import Problem
+
+
+def check_alignment(space: str, problem: Problem, multiples: Mapping[str, int]) -> None:
+    """Refuse a problem with rows that TMA can't move.
+
+    Parameters
+    ----------
+    space
+        The name of the space, for the message.
+    problem
+        The problem.
+    multiples
+        The number of elements that each of its sizes has to be a multiple of, by their names.
+
+    Raises
+    ------
+    ProblemError
+        With the first size that is none.
+    """
+    for name, step in multiples.items():
+        if getattr(problem, name) % step:
+            raise ProblemError(
+                f"{space}: {name} = {getattr(problem, name)} is not a multiple of {step}; TMA moves rows whose length "
+                f"is a multiple of {ALIGNMENT} bytes"
+            )
 
 
 def sharing_groups(columns: Columns) -> Any:

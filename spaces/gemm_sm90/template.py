@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import BuildError, ProblemError
+from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
 from tilescout.spaces.gemm_sm90.layout import (
-    ALIGNMENT,
     MAX_ACCUMULATORS,
     GemmShape,
     held,
@@ -25,7 +24,7 @@ from tilescout.spaces.gemm_sm90.layout import (
     steps,
 )
 from tilescout.spaces.gemm_sm90.ranking import features
-from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
+from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, check_alignment, sharing_groups
 from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.oblivious import ObliviousTrees
@@ -204,12 +203,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     complement = "gemm_streamk_sm90"
 
     def check(self, problem: GemmProblem) -> None:
-        for name, step in steps(problem).items():
-            if getattr(problem, name) % step:
-                raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
-                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
-                )
+        check_alignment(self.name, problem, steps(problem))
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return _default(problem, device)

@@ -19,7 +19,7 @@ from tilescout.spaces.gemm_sm90.layout import (
     accumulators,
     groups_per_tile,
 )
-from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
+from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, check_alignment, sharing_groups
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
 from tilescout.spaces.grouped_tiling import GroupedTiling
@@ -142,12 +142,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
     def check(self, problem: GroupedProblem) -> None:
         step = ALIGNMENT // problem.element.bytes
-        for name in "nk":
-            if getattr(problem, name) % step:
-                raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
-                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
-                )
+        check_alignment(self.name, problem, dict.fromkeys("nk", step))
         if problem.experts > MOST_EXPERTS:
             raise ProblemError(f"{self.name}: problem {problem}: allowed are at most {MOST_EXPERTS} experts")
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT
+from tilescout.spaces.gemm_sm90.rules import check_alignment
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.libraries.quack import (
@@ -73,12 +73,7 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
     def check(self, problem: GroupedProblem) -> None:
         self.library.version(self.name)
         step = ALIGNMENT // problem.element.bytes
-        for name in "nk":
-            if getattr(problem, name) % step:
-                raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
-                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
-                )
+        check_alignment(self.name, problem, dict.fromkeys("nk", step))
 
     def default(self, problem: GroupedProblem, device: Device) -> Configuration:
         """Return Quack's own choice ``quack.gemm_config.default_config``: the same for every problem."""

@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, steps
+from tilescout.spaces.gemm_sm90.layout import steps
+from tilescout.spaces.gemm_sm90.rules import check_alignment
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.problems import P
 from tilescout.spaces.templates import KernelTemplate
@@ -80,9 +81,4 @@ class LibraryGemmTemplate(LibraryTemplate[GemmProblem]):
         self.library.version(self.name)
         if problem.epilogue:
             raise ProblemError(f"{self.name}: nothing is fused to the product, not {problem.epilogue}; gemm_sm90 can")
-        for name, step in steps(problem).items():
-            if getattr(problem, name) % step:
-                raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
-                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
-                )
+        check_alignment(self.name, problem, steps(problem))
