@@ -37,7 +37,7 @@ class OperatorsTemplate(LibraryGemmTemplate):
     first: Mapping[str, Value]  #: the first operator
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        return Configuration(tuple((knob.name, self.first[knob.name]) for knob in self.knobs))
+        return self._configuration(**self.first)
 
     def warm_up(self) -> None:
         import tilescout.spaces.libraries.cutlass_operators_build  # noqa: F401

@@ -190,9 +190,6 @@ class QuackTemplate(LibraryGemmTemplate):
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
         return scratch_bytes(configuration, problem, self.archs[0])
 
-    def _configuration(self, **values: Value) -> Configuration:
-        return Configuration(tuple((knob.name, values[knob.name]) for knob in self.knobs))
-
 
 class QuackSm90Template(QuackTemplate):
     """The template of ``quack_sm90``: ``GemmSm90``, persistent with a static schedule, as Quack runs it on Hopper."""

@@ -76,18 +76,17 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
         check_alignment(self.name, problem, dict.fromkeys("nk", step))
 
     def default(self, problem: GroupedProblem, device: Device) -> Configuration:
-        """Return Quack's own choice ``quack.gemm_config.default_config``: the same for every problem."""
-        values: dict[str, Value] = {
-            "schedule": "pingpong",
-            "tile_m": 128,
-            "tile_n": 192,
-            "tile_k": 64,
-            "cluster_m": 2,
-            "cluster_n": 1,
-            "swizzle": 8,
-            "raster": "n",  # which Quack's heuristic stands for, where m is variable
-        }
-        return Configuration(tuple((knob.name, values[knob.name]) for knob in self.knobs))
+        """The answer of ``quack.gemm_config.default_config``, which is the same for every problem."""
+        return self._configuration(
+            schedule="pingpong",
+            tile_m=128,
+            tile_n=192,
+            tile_k=64,
+            cluster_m=2,
+            cluster_n=1,
+            swizzle=8,
+            raster="n",  # which Quack's heuristic stands for, where m is variable
+        )
 
     def warm_up(self) -> None:
         import tilescout.spaces.libraries.quack_varlen_build  # noqa: F401

@@ -10,7 +10,7 @@ from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.layout import steps
 from tilescout.spaces.gemm_sm90.rules import check_alignment
-from tilescout.spaces.knobs import Value
+from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import P
 from tilescout.spaces.templates import KernelTemplate
 
@@ -58,6 +58,9 @@ class LibraryTemplate(KernelTemplate[P]):
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration.get(name, 1)) for name in ("cluster_m", "cluster_n"))
+
+    def _configuration(self, **values: Value) -> Configuration:
+        return Configuration(tuple((knob.name, values[knob.name]) for knob in self.knobs))
 
     @property
     def source_hash(self) -> str:
