@@ -1,8 +1,7 @@
 """Rank the NVGEMM candidates of TorchInductor by the learned cost model, and pin those that a search decided.
 
 On Hopper they are ``Sm90StaticPersistentGemmOperator`` of CUTLASS's Operator API (package nvidia-cutlass-operators).
-That its stages, warp groups and staging tiles are as computed here was read in its version 0.3. Our learned model was
-trained on kernels of ours, but its features say how any tiled product divides the work.
+Our learned model was trained on kernels of ours, but its features say how any tiled product divides the work.
 """
 
 import hashlib
@@ -22,12 +21,10 @@ from tilescout.search.export.nvgemm_ranker import NAMES, Ranker, Tiling
 from tilescout.spaces.devices import Device, find_device, siblings
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.tiling import Tiling as Division
+from tilescout.spaces.libraries.cutlass_operators import divided_sm90
 
 OPERATORS = "cutlass_operators"  # the space of these kernels
 _MODEL_OF = "gemm_sm90"
-_RESERVED = 1024  # bytes of shared memory for barriers
-_STAGED = 4, 32  # tiles of the result that are on their way to memory, and their columns
 
 
 def learned_ranker(
@@ -71,39 +68,10 @@ def predict_times(
 ) -> Floats:
     """The log times in µs that a model predicts for candidates, of shape [candidates]."""
     columns = {name: np.array([candidate[name] for candidate in candidates]) for name in NAMES}
-    features = Features.of(tiling_features(divide(columns, problem, device), device))
-    return model.predict(features).mean
-
-
-def divide(
-    columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]], problem: GemmProblem, device: Device
-) -> Division:
-    """How candidates divide the work of a problem; columns of shape [candidates] by the names of a tiling."""
-    tile_m, tile_n, tile_k = (columns[name] for name in ("tile_m", "tile_n", "tile_k"))
-    one = np.ones_like(tile_m)
-    groups = np.where((tile_m > 64) & (tile_n > 128), 2, 1)
-    tiles, width = _STAGED
-    staging = tiles * np.where(groups == 2, 128, 64) * width * problem.result.bytes
-    stage = (tile_m + tile_n) * tile_k * problem.element.bytes
-    stages = np.maximum((device.shared_memory - _RESERVED - staging) // stage, 1)
-    return Division(
-        product=problem,
-        rows=tile_m,
-        columns=tile_n,
-        depth=tile_k,
-        cluster_m=columns["cluster_m"],
-        cluster_n=columns["cluster_n"],
-        split_k=one,
-        stages=stages,
-        swizzle=one,
-        along_m=one == 1,
-        warp_groups=groups,
-        ping_pong=one == 0,
-        mma_columns=tile_n,
-        accumulators=tile_m * tile_n // (128 * groups),
-        shared_memory=_RESERVED + staging + stages * stage,
-        early_launch=one == 0,
-    )
+    # TorchInductor can't ask for another order of tiles.
+    order = {"swizzle": np.ones(len(candidates), dtype=np.int64), "raster": np.full(len(candidates), "m")}
+    tiling = divided_sm90(columns | order, problem, device.shared_memory)
+    return model.predict(Features.of(tiling_features(tiling, device))).mean
 
 
 def pins(decided: Iterable[Outcome]) -> Mapping[GemmProblem, Tiling]:
@@ -125,7 +93,7 @@ def pins(decided: Iterable[Outcome]) -> Mapping[GemmProblem, Tiling]:
 def _version(model: Path) -> str:
     """Names a model and the code that turns candidates into its features."""
     digest = hashlib.sha256(model.read_bytes())
-    for package in ("tilescout.costmodel", "tilescout.search.export"):
+    for package in ("tilescout.costmodel", "tilescout.search.export", "tilescout.spaces.libraries"):
         sources = (file for file in files(package).iterdir() if file.name.endswith(".py"))
         for source in sorted(sources, key=lambda file: file.name):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -21,6 +21,8 @@ from tilescout.spaces.tiling import Tiling
 OPERATORS = Library("nvidia-cutlass-operators", "operators")
 
 _MOST_BLOCKS = 16  # of a cluster: Sm100DesignMetadata.max_cluster_size
+_BARRIER_BYTES = 1024  # of shared memory
+_STAGED = 4, 32  # tiles of the result that are on their way to memory, and their columns
 
 
 class OperatorsTemplate(LibraryGemmTemplate):
@@ -70,31 +72,47 @@ class OperatorsSm90Template(OperatorsTemplate):
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         from tilescout.spaces.devices import find_device
 
-        tile_m, tile_n = columns["tile_m"], columns["tile_n"]
-        groups = np.where((tile_m > 64) & (tile_n > 128), 2, 1)
-        depth = np.full_like(tile_m, 128 // problem.element.bytes)  # four instructions
-        epilogue = 4 * np.where(groups == 2, 128, 64) * 32 * problem.result.bytes  # four tiles of 64 or 128 rows
+        tile_k = np.full_like(columns["tile_m"], 128 // problem.element.bytes)  # four instructions
         available = find_device("h200").shared_memory  # the same on all devices that it builds for
-        stage = (tile_m + tile_n) * depth * problem.element.bytes
-        stages = (available - 1024 - epilogue) // stage
-        return Tiling(
-            product=problem,
-            rows=tile_m,
-            columns=tile_n,
-            depth=depth,
-            cluster_m=columns["cluster_m"],
-            cluster_n=columns["cluster_n"],
-            split_k=np.ones_like(tile_m),
-            stages=stages,
-            swizzle=columns["swizzle"],
-            along_m=np.asarray(columns["raster"] == "m"),
-            warp_groups=groups,
-            ping_pong=np.zeros(len(tile_m), dtype=np.bool_),
-            mma_columns=tile_n,
-            accumulators=tile_m * tile_n // (128 * groups),
-            shared_memory=1024 + epilogue + stages * stage,
-            early_launch=np.zeros(len(tile_m), dtype=np.bool_),
-        )
+        return divided_sm90({**columns, "tile_k": tile_k}, problem, available)
+
+
+def divided_sm90(columns: Columns, problem: GemmProblem, shared_memory: int) -> Tiling:
+    """How ``Sm90StaticPersistentGemmOperator`` divides a product: its stages and warp groups were read in version 0.3.
+
+    Parameters
+    ----------
+    columns
+        The knobs, and the depth of a stage as ``tile_k``, each of shape [configurations].
+    problem
+        The product.
+    shared_memory
+        Bytes of shared memory that a block may have.
+    """
+    tile_m, tile_n, tile_k = columns["tile_m"], columns["tile_n"], columns["tile_k"]
+    groups = np.where((tile_m > 64) & (tile_n > 128), 2, 1)
+    tiles, width = _STAGED
+    staging = tiles * np.where(groups == 2, 128, 64) * width * problem.result.bytes
+    stage = (tile_m + tile_n) * tile_k * problem.element.bytes
+    stages = np.maximum((shared_memory - _BARRIER_BYTES - staging) // stage, 1)
+    return Tiling(
+        product=problem,
+        rows=tile_m,
+        columns=tile_n,
+        depth=tile_k,
+        cluster_m=columns["cluster_m"],
+        cluster_n=columns["cluster_n"],
+        split_k=np.ones_like(tile_m),
+        stages=stages,
+        swizzle=columns["swizzle"],
+        along_m=np.asarray(columns["raster"] == "m"),
+        warp_groups=groups,
+        ping_pong=np.zeros(len(tile_m), dtype=np.bool_),
+        mma_columns=tile_n,
+        accumulators=tile_m * tile_n // (128 * groups),
+        shared_memory=_BARRIER_BYTES + staging + stages * stage,
+        early_launch=np.zeros(len(tile_m), dtype=np.bool_),
+    )
 
 
 def _blocks_fit_the_instruction(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
