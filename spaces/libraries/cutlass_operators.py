@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
-from tilescout.spaces.devices import Device
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.libraries.template import Library, LibraryGemmTemplate
@@ -70,8 +70,6 @@ class OperatorsSm90Template(OperatorsTemplate):
     }  # fmt: skip
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
-        from tilescout.spaces.devices import find_device
-
         tile_k = np.full_like(columns["tile_m"], 128 // problem.element.bytes)  # four instructions
         available = find_device("h200").shared_memory  # the same on all devices that it builds for
         return divided_sm90({**columns, "tile_k": tile_k}, problem, available)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
-from tilescout.spaces.devices import Device
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.libraries.quack_split import WORD, block_rows, scratch_bytes
@@ -241,8 +241,6 @@ class QuackSm90Template(QuackTemplate):
         )
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
-        from tilescout.spaces.devices import find_device
-
         tile_m, tile_n, pingpong = columns["tile_m"], columns["tile_n"], columns["schedule"] == "pingpong"
         swap = columns["swap_ab"] == 1
         raster, auto = columns["raster"], _auto_along_m(columns, problem, self.archs[0])
