@@ -1,9 +1,13 @@
-"""Errors that code of others raises, in words: a template of a user's own, say."""
+"""Errors that code of others raises, a template of a user's own, say: in words, and which of them pass."""
 
+import errno
 import sysconfig
 from types import TracebackType
 
 from tilescout.spaces.errors import one_line
+
+SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""Numbers of the errors of the system that say nothing of what was tried: room, memory or numbers of files ran out."""
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 

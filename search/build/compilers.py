@@ -33,7 +33,7 @@ from tilescout.search.build.waiting import Shared, settle
 from tilescout.search.build.warm import Task, serve
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
-from tilescout.spaces.faults import described
+from tilescout.spaces.faults import SHORTAGES, described
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import Built, KernelTemplate, comes_with_package, find_template
@@ -211,16 +211,13 @@ def _no_place(store: ArtifactStore, reason: str | None) -> StoreError:
     return StoreError(f"can't build in the artifact store {store.root}: {reason}")
 
 
-_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-
-
 def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
     """Raise if a build failed because memory or disk space ran out, and not because of its configuration."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError):
             raise MemoryError(one_line(error)) from error
-        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+        if isinstance(cause, OSError) and cause.errno in SHORTAGES:
             raise _no_place(store, cause.strerror) from error
         cause = cause.__cause__ or cause.__context__
     if os.strerror(errno.ENOSPC) in str(error):  # what compilers and linkers print

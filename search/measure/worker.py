@@ -7,7 +7,6 @@ A CUDA error that outlives its launch makes a process useless: every later call 
 failure and leaves; the host starts another.
 """
 
-import errno
 import json
 import os
 import select
@@ -30,6 +29,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.spaces.errors import ArtifactError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.faults import SHORTAGES
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.workloads import load_workload
@@ -82,7 +82,6 @@ class ShortageError(Exception):
     """Room, memory or numbers of files ran out before a kernel ran, which says nothing of the kernel."""
 
 
-_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 _USUAL = "tilescout.spaces.gemm:Gemm", "1024x1024x1024:bf16"
 """A workload and its problem that are set up before anything is asked for, and thrown away: half of the time that the
 first problem takes goes into loading, when they first run, the kernels of torch that any problem needs (0.4 of 0.8 s on
@@ -167,7 +166,7 @@ class Worker:
             launch = self.load(job)
         except (ArtifactError, SpaceError, OSError, AttributeError, RuntimeError) as error:
             cause = error.__cause__ or error
-            if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            if isinstance(cause, OSError) and cause.errno in SHORTAGES:
                 raise ShortageError(one_line(error)) from error
             return failed(Status.LOAD_ERROR, error)
         try:
