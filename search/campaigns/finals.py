@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilescout.search.engines.engine import CannotMeasureError
-from tilescout.search.measure.library_best import BESIDE, LibraryBest
+from tilescout.search.measure.library_best import BESIDE, LibraryBest, as_raced
 from tilescout.search.measure.measurement import Measurement, Timing
 from tilescout.search.measure.race import Measure, Race, RaceOptions, race_fastest
 
@@ -47,9 +47,7 @@ class Final:
         found = {
             number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
         }
-        best = self.library_best
-        if best is not None and BESIDE in race.beside:
-            best = replace(best, ratio=race.beside[BESIDE], over=race.over_beside[BESIDE])
+        best = None if self.library_best is None else as_raced(self.library_best, race)
         return Final({**self.ratios, **found}, race.winner, race.probability, library_best=best)
 
 

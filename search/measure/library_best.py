@@ -1,11 +1,11 @@
 """Kernels of others, measured beside ours: the library at its best, and peers."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self, TypeVar
 
 from tilescout.search.measure.measurement import check_interval
-from tilescout.search.measure.race import Estimate
+from tilescout.search.measure.race import Estimate, Race
 from tilescout.spaces.knobs import Configuration
 
 CANDIDATES = 8
@@ -142,3 +142,13 @@ class Peer:
         if not 0 <= made.seconds < float("inf"):
             raise ValueError("the seconds of a peer are negative")
         return made
+
+
+Beside = TypeVar("Beside", LibraryBest, Peer)
+
+
+def as_raced(kernel: Beside, race: Race, number: int = BESIDE) -> Beside:
+    """A kernel of others with what a race tells of it, if it took part there under this number."""
+    if number not in race.beside:
+        return kernel
+    return replace(kernel, ratio=race.beside[number], over=race.over_beside[number])

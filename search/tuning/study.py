@@ -15,7 +15,7 @@ import optuna
 
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
+from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, as_raced
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, import_ahead, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
@@ -324,13 +324,9 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
         except CannotMeasureError as error:
             result = replace(result, not_raced=str(error))
             continue
-        if best is not None and BESIDE in race.beside:
-            best = replace(best, ratio=race.beside[BESIDE], over=race.over_beside[BESIDE])
-        raced = [
-            replace(peer, ratio=race.beside[number], over=race.over_beside[number]) if number in race.beside else peer
-            for number, peer in peers.items()
-        ]
-        return replace(result, race=race, library_best=best, peers=tuple(raced), not_raced="")
+        best = None if best is None else as_raced(best, race)
+        raced = tuple(as_raced(peer, race, number) for number, peer in peers.items())
+        return replace(result, race=race, library_best=best, peers=raced, not_raced="")
     return result
 
 
