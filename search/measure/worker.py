@@ -326,39 +326,42 @@ def serve(connection: Connection, device: str, host: int, at_once: bool = False)
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        if request["kind"] == "prepare":
+        answer = _answer(worker, request, host)
+        send(answer)
+        if answer.get("leaving"):
+            os._exit(0)  # destructors would call into the broken context
+
+
+def _answer(worker: Worker, request: Mapping[str, Any], host: int) -> dict[str, Any]:
+    """The answer to the host; the device is lost where it says that the process is ``leaving``."""
+    match request["kind"]:
+        case "prepare":
             options = ProtocolOptions.from_dict(request["options"])
             bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
             others = worker.machine.other_processes(host)
-            send({"kind": "prepared", "library_us": bench.library_us, "other_processes": others})
-            continue
-        if request["kind"] == "race":
+            return {"kind": "prepared", "library_us": bench.library_us, "other_processes": others}
+        case "race":
             jobs = [Job.from_dict(job) for job in request["jobs"]]
-            send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
-            continue
-        if request["kind"] == "glance":
+            return {"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])}
+        case "glance":
             groups = [[Job.from_dict(job) for job in jobs] for jobs in request["groups"]]
             glanced = worker.glances(groups, request["rounds"], request["seed"])
-            usable = "error" not in glanced or worker.usable()
-            send({"kind": "glanced", **glanced, "leaving": not usable})
-            if not usable:
-                os._exit(0)
-            continue
-        if request["kind"] == "list":
-            send({"kind": "listed", **worker.listing(request["loader"], request["problem"], request["guesses"])})
-            continue
-        if request["kind"] == "name":
-            send({"kind": "named", **worker.named(request["loader"], request["problems"])})
-            continue
-        try:
-            measurement = worker.measure(Job.from_dict(request["job"]))
-        except ShortageError as error:
-            send({"kind": "refused", "error": str(error)})
-            continue
-        usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()
-        send({"kind": "measured", "measurement": measurement.to_dict(), "leaving": not usable})
-        if not usable:
-            os._exit(0)  # destructors would call into the broken context
+            return {"kind": "glanced", **glanced, "leaving": "error" in glanced and not worker.usable()}
+        case "list":
+            return {"kind": "listed", **worker.listing(request["loader"], request["problem"], request["guesses"])}
+        case "name":
+            return {"kind": "named", **worker.named(request["loader"], request["problems"])}
+        case _:
+            return _measured(worker, Job.from_dict(request["job"]))
+
+
+def _measured(worker: Worker, job: Job) -> dict[str, Any]:
+    try:
+        measurement = worker.measure(job)
+    except ShortageError as error:
+        return {"kind": "refused", "error": str(error)}
+    leaving = measurement.status not in (Status.OK, Status.PRUNED) and not worker.usable()
+    return {"kind": "measured", "measurement": measurement.to_dict(), "leaving": leaving}
 
 
 def job_request(job: Job) -> dict[str, Any]:
