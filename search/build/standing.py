@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -62,19 +63,12 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
     idle
         Seconds.
     """
-    sessions: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
-    polled = select.poll()
-    polled.register(listener, select.POLLIN)
-    # The numbers of sessions that were asked for something. No exit code can tell: who leaves has the session killed.
-    asked_for, telling = os.pipe()
-    os.set_blocking(asked_for, False)
-    asked: set[int] = set()
-    last, left, mine = time.monotonic(), False, _file_at(place)
-    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+    sessions = _Sessions(listener, do)
+    left, mine = False, _file_at(place)
     while True:
-        polled.modify(listener, select.POLLIN if len(sessions) < most else 0)
-        ready = dict(polled.poll(None if sessions else max(0.0, last + idle - time.monotonic()) * 1000))
-        if not sessions and time.monotonic() >= last + idle:
+        ends = sessions.last + idle
+        ready = sessions.wait(None if len(sessions) else max(0.0, ends - time.monotonic()))
+        if not len(sessions) and time.monotonic() >= ends:
             if not left:  # another may stand by there afterwards
                 with alone(place.parent):
                     if _file_at(place) == mine:  # else it was removed, and another stands by there already
@@ -83,40 +77,85 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
                 left = True
             if not select.select([listener], [], [], 0)[0]:  # one may have connected just before
                 return
-        asked.update(_told(asked_for))
-        for process in [each for each in sessions if each in ready]:
-            pid, control = sessions.pop(process)
-            polled.unregister(process)
+        sessions.settle(ready)
+        sessions.part(ready)
+        if listener.fileno() in ready:
+            sessions.begin()
+
+
+class _Sessions:
+    """The sessions of a process that stands by; see `stand_by`.
+
+    Attributes
+    ----------
+    last
+        When one that was asked for something ended last, by the monotonic clock; at first, when this was made.
+    """
+
+    def __init__(self, listener: socket.socket, do: Do) -> None:
+        self._listener, self._do = listener, do
+        self._held: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
+        self._most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._polled = select.poll()
+        self._polled.register(listener, select.POLLIN)
+        # The numbers of those that were asked for something. No exit code can tell: who leaves has the session killed.
+        self._reading, self._telling = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._asked: set[int] = set()
+        self.last = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def wait(self, seconds: float | None) -> Collection[int]:
+        """Wait until something happens; the file descriptors at which something did."""
+        self._polled.modify(self._listener, select.POLLIN if len(self) < self._most else 0)
+        ready = dict(self._polled.poll(None if seconds is None else seconds * 1000))
+        self._asked.update(_told(self._reading))
+        return ready.keys()
+
+    def settle(self, ready: Collection[int]) -> None:
+        """Tell how those ended that have."""
+        for process in [each for each in self._held if each in ready]:
+            pid, control = self._held.pop(process)
+            self._polled.unregister(process)
             with suppress(KeyError):  # it was killed
-                polled.unregister(control)
+                self._polled.unregister(control)
             _, status = os.waitpid(pid, 0)
-            if pid in asked:
-                asked.remove(pid)
-                last = time.monotonic()
+            if pid in self._asked:
+                self._asked.remove(pid)
+                self.last = time.monotonic()
             with suppress(OSError):
                 control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
             control.close()
             os.close(process)
-        for pid, control in sessions.values():
-            if control.fileno() in ready:  # who asked for it is gone, or wants it gone
-                said = _unread(control)
-                if said not in (LEFT, b""):
-                    continue  # the session has not read all of its request
-                polled.unregister(control)
-                with suppress(ProcessLookupError):
-                    if said != LEFT:
-                        os.killpg(pid, signal.SIGKILL)
-        if listener.fileno() in ready:
-            with suppress(OSError):
-                control, _ = listener.accept()
-                try:
-                    process, pid = _started(control, listener, [each for _, each in sessions.values()], telling, do)
-                except OSError:  # no memory, or too many processes: whoever asked has to hear that nobody answers
-                    control.close()
-                    continue
-                sessions[process] = pid, control
-                polled.register(process, select.POLLIN)
-                polled.register(control, select.POLLRDHUP)
+
+    def part(self, ready: Collection[int]) -> None:
+        """Kill those whose asker is gone, or wants them gone; hear no more of one that was left alone."""
+        for pid, control in self._held.values():
+            if control.fileno() not in ready:
+                continue
+            said = _unread(control)
+            if said not in (LEFT, b""):
+                continue  # the session has not read all of its request
+            self._polled.unregister(control)
+            with suppress(ProcessLookupError):
+                if said != LEFT:
+                    os.killpg(pid, signal.SIGKILL)
+
+    def begin(self) -> None:
+        """Fork a session for whoever has connected."""
+        with suppress(OSError):
+            control, _ = self._listener.accept()
+            others = [each for _, each in self._held.values()]
+            try:
+                process, pid = _started(control, self._listener, others, self._telling, self._do)
+            except OSError:  # no memory, or too many processes: whoever asked has to hear that nobody answers
+                control.close()
+                return
+            self._held[process] = pid, control
+            self._polled.register(process, select.POLLIN)
+            self._polled.register(control, select.POLLRDHUP)
 
 
 def _file_at(place: Path) -> tuple[int, int] | None:
