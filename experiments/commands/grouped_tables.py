@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_bundling import Source, grouped_dispatched
+from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
 from tilescout.search.tables.table import Table

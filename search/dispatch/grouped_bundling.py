@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.cores import available_cores
-from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_ranges import (
     GroupedStretch,
     Second,
@@ -16,6 +15,7 @@ from tilescout.search.dispatch.grouped_ranges import (
     outlook,
     served_ratio,
 )
+from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.export.bundle import Kernel
 from tilescout.search.export.from_studies import GroupedDispatched, Wanted, built_kernel, obstacle

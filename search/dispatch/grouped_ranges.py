@@ -16,8 +16,8 @@ import numpy as np
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.grouped_curves import fit_curves
 from tilescout.costmodel.portfolio import CAP, choose_portfolio
-from tilescout.search.dispatch.grouped import GroupedTimes
-from tilescout.search.dispatch.grouped_pairs import fit_rule
+from tilescout.search.dispatch.grouped_times import GroupedTimes
+from tilescout.search.dispatch.pair_rule import fit_rule
 from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.export.decisions import INDIFFERENCE
 from tilescout.spaces.grouped import GroupedProblem

@@ -32,7 +32,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.experiments.research.studies.grouped import chosen_row
 from tilescout.experiments.research.studies.grouped_standing import SPACES
-from tilescout.search.dispatch.grouped import GroupedTimes
+from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.tables.table import SUFFIX, Table
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem

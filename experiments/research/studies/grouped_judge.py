@@ -30,7 +30,7 @@ from tilescout.experiments.research.studies.grouped import DEVICE, PAIRS, ROUNDS
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.compilers import CompilePool
 from tilescout.search.build.loading import Launch, load_launch
-from tilescout.search.dispatch.grouped import GroupedTimes
+from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions

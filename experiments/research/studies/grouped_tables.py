@@ -26,7 +26,6 @@ from tilescout.costmodel.evaluation import leave_out, quality
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.runner import TABLES, Run, study
-from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_ranges import (
     GroupedStretch,
     choose_grouped,
@@ -34,6 +33,7 @@ from tilescout.search.dispatch.grouped_ranges import (
     outlook,
     served_regret,
 )
+from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
 from tilescout.spaces.devices import find_device

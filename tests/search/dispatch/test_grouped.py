@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_bundling import over_library
-from tilescout.search.dispatch.grouped_pairs import fit_rule
 from tilescout.search.dispatch.grouped_ranges import (
     CHOICE_US,
     GroupedStretch,
@@ -20,6 +18,8 @@ from tilescout.search.dispatch.grouped_ranges import (
     served_ratio,
     served_regret,
 )
+from tilescout.search.dispatch.grouped_times import GroupedTimes
+from tilescout.search.dispatch.pair_rule import fit_rule
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
