@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.dispatch.grouped_bundling import Source, grouped_dispatched
+from tilescout.search.dispatch.grouped_bundling import MeasuredTable, grouped_dispatched
 from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
@@ -98,7 +98,7 @@ def grouped_of_tables(
         If an artifact can't be written or is damaged.
     """
     wide = any(table.card.space == WIDE.name for table in tables)
-    sources: dict[GroupedProblem, Source] = {}
+    sources: dict[GroupedProblem, MeasuredTable] = {}
     measured = [(table, times) for table in tables for times in grouped_times(table, named)]
     for table, times in measured:
         source, before = _source(table, wide), sources.get(times.product)
@@ -114,7 +114,7 @@ def grouped_of_tables(
     return grouped_dispatched([(sources[times.product], times) for times in products], store, named)
 
 
-def _differing(source: Source, before: Source) -> str:
+def _differing(source: MeasuredTable, before: MeasuredTable) -> str:
     """In which way two tables of a product differ, in words."""
     if (source.device, source.measured_by) != (before.device, before.measured_by):
         return "on another GPU"
@@ -123,12 +123,12 @@ def _differing(source: Source, before: Source) -> str:
     return "from other kernel sources" if source.space_hash != before.space_hash else "with other versions"
 
 
-def _source(table: Table, wide: bool) -> Source:
+def _source(table: Table, wide: bool) -> MeasuredTable:
     card = table.card
     space, space_hash = card.space, card.source_hash
     if wide and (space, space_hash) == (NARROW.name, NARROW.source_hash):
         space, space_hash = WIDE.name, WIDE.source_hash
-    return Source(
+    return MeasuredTable(
         name=table.path.name,
         space=space,
         space_hash=space_hash,

@@ -29,13 +29,13 @@ from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_t
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where measured times come from.
+class MeasuredTable:
+    """The table that measured times come from.
 
     Attributes
     ----------
     name
-        The name of the table.
+        Its name.
     space, space_hash
         The template of the kernels, and the hash of its source.
     device
@@ -55,7 +55,7 @@ class Source:
 
 
 def grouped_dispatched(
-    products: Sequence[tuple[Source, GroupedTimes]], store: ArtifactStore, named: Named = NONE_NAMED
+    products: Sequence[tuple[MeasuredTable, GroupedTimes]], store: ArtifactStore, named: Named = NONE_NAMED
 ) -> list[GroupedDispatched]:
     """The ranges of tokens of grouped products, with their kernels; a kernel that the store lacks is compiled again.
 
@@ -85,7 +85,7 @@ def grouped_dispatched(
 class _Chosen:
     """The ranges of a product, whose kernels are being built."""
 
-    source: Source
+    source: MeasuredTable
     times: GroupedTimes
     stretches: Sequence[GroupedStretch]
     building: Mapping[tuple[int | None, Second | None], Future[tuple[str, Kernel, Path]]]
@@ -111,7 +111,7 @@ class _Chosen:
 
 
 def _chosen(
-    source: Source, times: GroupedTimes, store: ArtifactStore, named: Named, threads: ThreadPoolExecutor
+    source: MeasuredTable, times: GroupedTimes, store: ArtifactStore, named: Named, threads: ThreadPoolExecutor
 ) -> _Chosen:
     expected = outlook(times)
     found = grouped_stretches(expected, choose_grouped(expected))
@@ -126,7 +126,7 @@ def _of(stretch: GroupedStretch) -> tuple[int | None, Second | None]:
 
 
 def _built(
-    source: Source, times: GroupedTimes, stretch: GroupedStretch, store: ArtifactStore, named: Named
+    source: MeasuredTable, times: GroupedTimes, stretch: GroupedStretch, store: ArtifactStore, named: Named
 ) -> tuple[str, Kernel, Path]:
     """The kernel of a range, or the two of a pair as one: see `built_kernel`."""
     space, configurations = source.space, [times.configurations[number] for number in stretch.kernels]

@@ -120,7 +120,9 @@ class Kernels:
             parts.append(_Part(template, numbers, space, np.asarray(space.find(codes))))
         return parts
 
-    def spread(self, found: Callable[[KernelTemplate, SearchSpace[GemmProblem]], NDArray[Any]], m: int) -> NDArray[Any]:
+    def of_each(
+        self, found: Callable[[KernelTemplate, SearchSpace[GemmProblem]], NDArray[Any]], m: int
+    ) -> NDArray[Any]:
         """Something of each kernel, found for all of a template at once.
 
         Parameters
@@ -155,7 +157,7 @@ class Kernels:
 
         logs = np.empty((len(self), len(sizes)))
         for at, m in enumerate(sizes):
-            logs[:, at] = self.spread(predicted, m)
+            logs[:, at] = self.of_each(predicted, m)
             logs[~self.legal(m), at] = np.nan
         return logs
 

@@ -71,7 +71,7 @@ class Steps:
             at_once = clusters_at_once(tiling.blocks, kernels.device)
             return np.stack([tiling.rows * tiling.cluster_m, across * tiling.parts_apart, at_once], axis=1)
 
-        rows, across, at_once = kernels.spread(found, kernels.problem.m).T
+        rows, across, at_once = kernels.of_each(found, kernels.problem.m).T
         return cls(rows, across, at_once)
 
     def units(self, sizes: Integers) -> Integers:
