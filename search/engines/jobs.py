@@ -10,7 +10,8 @@ from tilescout.search.engines.engine import Task
 from tilescout.search.measure.clocks import UNREAD
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
-from tilescout.search.measure.protocol import UNNAMED, Objective, ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions, protocol_of
+from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.worker import Job
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import DeviceError
@@ -97,14 +98,16 @@ def in_words(objective: Objective) -> str:
     return ", in sandwiches" if objective is Objective.SANDWICH else ", in chains"
 
 
-def at_work(
-    product: str, gpus: int, versions: Mapping[str, str], where: str = "", objective: Objective = UNNAMED
-) -> str:
-    """A line that says where measurements come from, and what they lack.
+def provenance_of(
+    product: str, gpus: int, versions: Mapping[str, str], objective: Objective, where: str = ""
+) -> Provenance:
+    """Where measurements come from that are made now: the GPUs of a product, `where` they are, and what they lack.
 
     Without NVML nobody knows whether the clock is throttled: the estimator then misses a clock that moves from one
     measurement to the next and does not show within them.
     """
     nvml = versions.get("nvml", "")
     lacks = f"; the GPU's clocks are not known, NVML is {nvml}" if nvml.startswith(UNREAD) else ""
-    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}{in_words(objective)}{lacks}"
+    description = f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}{in_words(objective)}{lacks}"
+    protocol, _ = protocol_of(objective)
+    return Provenance("live", description, {**versions, "protocol": protocol}, objective=objective)

@@ -14,7 +14,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFai
 from tilescout.search.build.compilers import CompilePool, described_artifact
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.gpus import products_of
-from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
+from tilescout.search.engines.jobs import complete, describe_gpus, device_of, job_of, measure_batch, provenance_of
 from tilescout.search.engines.listings import ListingKey, ListingStore
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
@@ -108,9 +108,7 @@ class LocalEngine(Engine):
     @cached_property
     def provenance(self) -> Provenance:  # type: ignore[override]
         """Where the measurements come from, once the measuring processes are ready; raises as `versions` does."""
-        objective = self.objective
-        where_from = at_work(self.product, self.gpus, self.versions, objective=objective)
-        return Provenance("live", where_from, {**self.versions, "protocol": self.protocol}, objective=objective)
+        return provenance_of(self.product, self.gpus, self.versions, self.objective)
 
     @property
     def objective(self) -> Objective:

@@ -21,7 +21,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import described_artifact
 from tilescout.search.build.waiting import Shared
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
-from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
+from tilescout.search.engines.jobs import complete, describe_gpus, device_of, job_of, provenance_of
 from tilescout.search.engines.ray_worker import (
     GpuWorker,
     Shipped,
@@ -31,7 +31,6 @@ from tilescout.search.engines.ray_worker import (
 )
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import protocol_of
-from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ArtifactError, DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -141,12 +140,7 @@ class RayEngine(Engine):
         self.versions = {**described[0]["versions"], **compiler}
         objective = self.options.protocol.objective
         self.protocol, self.protocol_text = protocol_of(objective)
-        self.provenance = Provenance(
-            "live",
-            at_work(self.product, self.gpus, self.versions, " of a Ray cluster", objective),
-            {**self.versions, "protocol": self.protocol},
-            objective=objective,
-        )
+        self.provenance = provenance_of(self.product, self.gpus, self.versions, objective, " of a Ray cluster")
 
     def beside(self, template: KernelTemplate) -> "RayEngine":
         return self._lend(template)

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tilescout.search.engines.jobs import at_work
+from tilescout.search.engines.jobs import provenance_of
 from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
 from tilescout.search.measure.machine import HostMachine
 from tilescout.search.measure.protocol import Objective
@@ -35,14 +35,24 @@ def test_a_driver_that_refuses_what_the_estimator_goes_by_is_told_at_once(monkey
         ClockSampler.of("GPU-1")
 
 
-def test_where_nvml_can_not_be_read_the_line_about_the_measurements_says_so() -> None:
-    assert at_work("NVIDIA H200", 2, {"nvml": "580.1"}) == "measured on 2 NVIDIA H200, in chains"
-    assert at_work("CPU", 1, {}) == "measured on CPU, in chains"
-    assert at_work("CPU", 1, {}, objective=Objective.SANDWICH) == "measured on CPU, in sandwiches"
-    assert at_work("NVIDIA H200", 1, {"nvml": f"{UNREAD}: Driver Not Loaded"}, " of a cluster") == (
-        "measured on NVIDIA H200 of a cluster, in chains; the GPU's clocks are not known, "
-        "NVML is unreadable: Driver Not Loaded"
-    )
+@pytest.mark.parametrize(
+    ("product", "gpus", "nvml", "objective", "where", "line"),
+    [
+        ("NVIDIA H200", 2, "580.1", Objective.CHAIN, "", "measured on 2 NVIDIA H200, in chains"),
+        ("CPU", 1, "", Objective.SANDWICH, "", "measured on CPU, in sandwiches"),
+        (
+            *("NVIDIA H200", 1, f"{UNREAD}: Driver Not Loaded", Objective.CHAIN, " of a cluster"),
+            "measured on NVIDIA H200 of a cluster, in chains; the GPU's clocks are not known, NVML is unreadable: "
+            "Driver Not Loaded",
+        ),
+    ],
+)
+def test_where_nvml_can_not_be_read_the_line_about_the_measurements_says_so(
+    product: str, gpus: int, nvml: str, objective: Objective, where: str, line: str
+) -> None:
+    made = provenance_of(product, gpus, {"nvml": nvml} if nvml else {}, objective, where)
+
+    assert (made.kind, made.description, made.objective) == ("live", line, objective)
 
 
 def test_the_host_has_neither_clocks_nor_other_users() -> None:
