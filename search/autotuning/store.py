@@ -157,7 +157,7 @@ class EvidenceStore:
             decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
         scratch = self._scratch()
         try:
-            made = write_bundle(scratch / "bundle", arch, device, installed_versions(), decisions, kernels, named)
+            made = write_bundle(scratch / "bundle", arch, device, installed_versions(), decisions, kernels, named=named)
             place = self.bundles / made.digest
             if not place.exists():
                 made.path.rename(place)

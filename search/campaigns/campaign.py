@@ -329,7 +329,10 @@ class Campaign:
         best, beside = (None, {}) if found is None else (found.best, {BESIDE: found.task})
         track = Racetrack(self.engine, gpu, work.problem, work.library_us, self.plan.configurations, beside)
         options = self.options
-        return race_final(timed, self._default(work), track.measure, options.race, options.finals, options.seed, best)
+        default, race = self._default(work), options.race
+        return race_final(
+            timed, default, track.measure, race, attempts=options.finals, seed=options.seed, library_best=best
+        )
 
     def _library_candidate(self, gpu: int, problem: Problem, library_us: float) -> Candidate | None:
         """The fastest of the library's own candidates; None if there is none, or it is not known."""

@@ -56,6 +56,7 @@ def race_final(
     default: int | None,
     measure: Measure,
     options: RaceOptions,
+    *,
     attempts: int,
     seed: int,
     library_best: LibraryBest | None = None,

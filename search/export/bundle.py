@@ -172,6 +172,7 @@ def write_bundle(
     versions: Mapping[str, str],
     decisions: Sequence[Decision],
     kernels: Mapping[str, tuple[Kernel, Path]],
+    *,
     named: Named = NONE_NAMED,
     dispatches: Sequence[Dispatch] = (),
     grouped: Sequence[GroupedDispatch] = (),

@@ -271,9 +271,17 @@ def make_bundle(
             digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
             hold(kernels, digest, kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
-    dispatches = [each.dispatch for each in dispatched]
-    products = [each.dispatch for each in grouped]
-    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named, dispatches, products)
+    return write_bundle(
+        out,
+        arch,
+        device,
+        installed_versions(),
+        decisions,
+        kernels,
+        named=named,
+        dispatches=[each.dispatch for each in dispatched],
+        grouped=[each.dispatch for each in grouped],
+    )
 
 
 def _check_apart(sources: str, products: Sequence[str]) -> None:

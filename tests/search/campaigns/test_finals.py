@@ -79,7 +79,7 @@ def test_what_can_not_be_measured_anew_is_said_beside_what_was_found() -> None:
     def refuse(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         raise CannotMeasureError("the GPU is gone")
 
-    assert race_final(measured({0: 1.0}), 0, refuse, OPTIONS, 4, 0) == Final(error="the GPU is gone")
+    assert race_final(measured({0: 1.0}), 0, refuse, OPTIONS, attempts=4, seed=0) == Final(error="the GPU is gone")
 
 
 BEST = LibraryBest("cuBLASLt", "13.1.0", "cublaslt", Configuration.of({"guess": 2}), 8, Estimate(0.8, 0.7, 0.9))
@@ -89,7 +89,7 @@ def test_the_librarys_best_runs_in_every_race_and_wins_none() -> None:
     timed = measured({0: 1.5, 1: 0.90, 2: 0.91, 3: 0.95, 4: 0.96})
     track = Track({0: 1.5, 1: 1.0, 2: 1.1, 3: 0.95, 4: 0.97, BESIDE: 0.5})
 
-    final = race_final(timed, 0, track.measure, OPTIONS, 4, 7, BEST)
+    final = race_final(timed, 0, track.measure, OPTIONS, attempts=4, seed=7, library_best=BEST)
 
     assert track.races == [([BESIDE, 0, 1, 2], 7), ([BESIDE, 0, 3, 4], 8)]
     assert final.winner == 3
@@ -108,7 +108,7 @@ def test_a_candidate_of_the_library_that_fails_costs_no_race() -> None:
             raise CannotMeasureError("the library's kernel took the process down")
         return track.measure(racing, rounds, pairs, seed)
 
-    final = race_final(measured({0: 1.0, 1: 0.9}), 0, measure, OPTIONS, 4, 0, BEST)
+    final = race_final(measured({0: 1.0, 1: 0.9}), 0, measure, OPTIONS, attempts=4, seed=0, library_best=BEST)
 
     assert final.winner == 1
     assert not final.error
