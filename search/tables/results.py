@@ -21,7 +21,7 @@ from tilescout.search.tables.rows import encode_columns
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, DeviceError, ProblemError, TableError, fault_of, one_line
 from tilescout.spaces.inputs import read_unpacked, values_in
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 
 if TYPE_CHECKING:
@@ -245,13 +245,6 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     problem = NamedProblem(told.problem) if told.problem else _problem(named["problem"], form.objective)
     product = str(named["device"])
     day = found.last or about.get("day", "")
-    text = PROTOCOL_TEXT
-    if relative:
-        said = OBJECTIVE_TEXT if found.figures[timed].min() > 0 else LINE_TEXT
-        better = "more" if upwards else "less"
-        text = said.format(objective=form.objective, better=better, scale=RELATIVE) + text
-    if len(read) > len(found):
-        text += " " + MERGED_TEXT.format(results=len(read), configurations=len(found))
     card = TableCard(
         space=str(named["kernel"]),
         source_hash="",
@@ -261,22 +254,39 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
         driver="unknown",
         versions={},
         protocol=f"{FOREIGN}, {form.objective}" if relative else FOREIGN,
-        protocol_text=text,
+        protocol_text=_protocol_text(form, found, len(read), upwards),
         recorded=date.fromisoformat(day) if day else date.today(),
         library=LIBRARY,
         baselines={problem: Baseline(default, median_us)},
     )
     count = len(found)
-    columns: dict[str, Any] = {"problem": [np.zeros(count, np.int32), [str(problem)]]}
-    for name, listed in knobs.items():
-        own = [listed[text] for text in found.values[name]]
-        codes = found.codes[name]
-        columns[name] = [codes, own] if isinstance(own[0], str) else np.array(own, np.int32)[codes]
+    columns: dict[str, Any] = {"problem": [np.zeros(count, np.int32), [str(problem)]], **_knob_columns(found, knobs)}
     columns |= _failures(count, found.failures) | _timings(found, times, median_us, unit * 1e6)
     compiling, verifying, measuring = (found.costs[name] * unit for name in _COSTS)
     columns |= {"compile_seconds": compiling, "gpu_seconds": verifying + measuring, "verify_seconds": verifying}
     columns["pilot_seconds"] = np.zeros(count)
     return card, encode_columns(card, columns)
+
+
+def _protocol_text(form: Form, found: _Columns, results: int, upwards: bool) -> str:
+    """How the rows were measured, in prose, and what they are where they are no times, or means of several results."""
+    text = PROTOCOL_TEXT
+    if form.objective != TIME:
+        said = OBJECTIVE_TEXT if np.nanmin(found.figures) > 0 else LINE_TEXT
+        text = said.format(objective=form.objective, better="more" if upwards else "less", scale=RELATIVE) + text
+    if results > len(found):
+        text += " " + MERGED_TEXT.format(results=results, configurations=len(found))
+    return text
+
+
+def _knob_columns(found: _Columns, knobs: Mapping[str, Mapping[str, Value]]) -> dict[str, Any]:
+    """The values of each knob, numbers as they are and texts by their numbers, as `encode_columns` takes them."""
+    columns: dict[str, Any] = {}
+    for name, listed in knobs.items():
+        own = [listed[text] for text in found.values[name]]
+        codes = found.codes[name]
+        columns[name] = [codes, own] if isinstance(own[0], str) else np.array(own, np.int32)[codes]
+    return columns
 
 
 def _named(told: Told, about: Mapping[str, Any]) -> dict[str, Any]:
