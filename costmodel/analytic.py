@@ -27,6 +27,9 @@ from tilescout.costmodel.features import Features
 from tilescout.costmodel.shipped import shipped_file
 from tilescout.spaces.errors import ModelError
 
+HANDFUL = 24
+"""Random measurements a problem that a learned model calibrates the analytic one with, unless others are asked for."""
+
 _POWER = 4
 _FEATURES = (
     "waves", "steps", "stages", "stage_cycles", "smem_intensity", "l2_intensity", "rows", "columns", "depth", "area",

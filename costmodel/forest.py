@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
+from tilescout.costmodel.analytic import HANDFUL, Constants, calibrate_from, log_base
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
@@ -53,7 +53,7 @@ class ForestOptions:
     share: float = 0.5
     imputations: int = 1
     censored: int = 400
-    handful: int = 24
+    handful: int = HANDFUL
     seed: int = 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
+from tilescout.costmodel.analytic import HANDFUL, Constants, calibrate_from, log_base
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
@@ -78,7 +78,7 @@ class RankingOptions:
     focus: float = 4.0
     absolute: float = 1.0
     decay: float = 1e-2
-    handful: int = 24
+    handful: int = HANDFUL
     seed: int = 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from tilescout.spaces.texts import plain, without_secrets
 
 _LONGEST = 4000  # characters of a message, which may quote a file of megabytes
+_LINE = 500  # characters of what is quoted on a line, unless less is asked for
 
 
 class TilescoutError(Exception):
@@ -93,12 +94,12 @@ def check_keys(record: Mapping[str, object], known: Collection[str]) -> None:
         raise ValueError(f"unknown key {unknown[0]!r}, known are {', '.join(sorted(known))}")
 
 
-def one_line(error: BaseException | str, limit: int = 500) -> str:
+def one_line(error: BaseException | str, limit: int = _LINE) -> str:
     """An error's message as plain text on one line, cut at `limit` characters."""
     return cut(plain(error) or type(error).__name__, limit)
 
 
-def fault_of(error: BaseException, limit: int = 500) -> str:
+def fault_of(error: BaseException, limit: int = _LINE) -> str:
     """The fault of a record, by the error that reading it raised, on one line of `limit` characters at most."""
     missing = " is missing" if isinstance(error, KeyError) else ""  # its message is the key alone
     return one_line(error, limit - len(missing)) + missing

@@ -59,9 +59,7 @@ def library_of(template: KernelTemplate) -> KernelTemplate | None:
     return find_template(name) if name else None
 
 
-def listed_candidates(
-    engine: Engine, gpu: int, problem: Problem, library_us: float, count: int = CANDIDATES
-) -> Listed | None:
+def listed_candidates(engine: Engine, gpu: int, problem: Problem, library_us: float, count: int) -> Listed | None:
     """The kernels among which the library would choose; one that is clearly slower than those before it is not timed.
 
     Where more than `CANDIDATES` are wanted, those of all its kernels follow that the shipped cost model expects to be

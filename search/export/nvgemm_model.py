@@ -17,7 +17,7 @@ from tilescout.costmodel.features import Features, tiling_features
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import model_for
 from tilescout.search.export.decisions import Choice, Outcome
-from tilescout.search.export.nvgemm_ranker import NAMES, Ranker, Tiling
+from tilescout.search.export.nvgemm_ranker import KEPT, NAMES, Ranker, Tiling
 from tilescout.spaces.devices import Device, find_device, siblings
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
@@ -28,7 +28,7 @@ _MODEL_OF = "gemm_sm90"
 
 
 def learned_ranker(
-    device: str = "h200", keep: int = 4, model: Path | None = None, decided: Iterable[Outcome] = ()
+    device: str = "h200", keep: int = KEPT, model: Path | None = None, decided: Iterable[Outcome] = ()
 ) -> Ranker:
     """A ranker by a learned model.
 

@@ -34,6 +34,9 @@ Tiling = tuple[int, ...]
 
 NAMES = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
 
+KEPT = 4
+"""Candidates that TorchInductor is left to time, unless others are asked for."""
+
 _HOPPERS = "HopperWgmma"  # the instruction, as CUTLASS names it
 
 Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
@@ -60,7 +63,7 @@ class Ranker:
 
     predict: Predict
     version: str
-    keep: int = 4
+    keep: int = KEPT
     pinned: Mapping[GemmProblem, Tiling] = field(default_factory=dict)
 
     @property
