@@ -24,8 +24,8 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
-from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.build.making import find_linker
 from tilescout.search.build.standby import IDLE_SECONDS, running
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.search.samplers import find_sampler, other_samplers

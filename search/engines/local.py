@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
-from tilescout.search.build.compilers import CompilePool, described_artifact
+from tilescout.search.build.compilers import CompilePool
+from tilescout.search.build.making import described_artifact
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.gpus import products_of
 from tilescout.search.engines.jobs import complete, describe_gpus, device_of, job_of, measure_batch, provenance_of

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
-from tilescout.search.build.compilers import described_artifact
+from tilescout.search.build.making import described_artifact
 from tilescout.search.build.waiting import Shared
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import complete, describe_gpus, device_of, job_of, provenance_of

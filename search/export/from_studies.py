@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, CompilePool, describe
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.making import describe
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, hold, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family

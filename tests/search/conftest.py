@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, CompilePool, build
+from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import load_library
+from tilescout.search.build.making import build
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.measure.protocol import Objective, ProtocolOptions

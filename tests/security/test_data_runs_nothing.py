@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.persistence import shipped_model
-from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.making import find_linker
 from tilescout.search.export.bundle import INDEX, KERNELS, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.tables.table import Table, card_path

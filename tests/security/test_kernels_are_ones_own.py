@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
-from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import load_launch, load_runtime_libraries, sealed_file
+from tilescout.search.build.making import find_linker
 from tilescout.search.engines.ray_worker import session_folder
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence

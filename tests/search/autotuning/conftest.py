@@ -13,7 +13,8 @@ from tilescout.search.autotuning.inductor import started
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.build.artifacts import ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, build
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.build.making import build
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.bundle import Bundle

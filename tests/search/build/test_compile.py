@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
-from tilescout.search.build.compilers import CompileOptions, CompilePool, build
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.making import build
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, find_template
@@ -184,7 +185,7 @@ def test_a_missing_tool_is_not_recorded_as_the_configurations_fault(
         raise BuildError(f"{tool} is missing")
 
     lookup = {"cc": "find_linker", "cuobjdump": "find_cuobjdump"}[tool]
-    monkeypatch.setattr(f"tilescout.search.build.compilers.{lookup}", missing)
+    monkeypatch.setattr(f"tilescout.search.build.making.{lookup}", missing)
     key = ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host")
 
     with pytest.raises(BuildError, match=tool):

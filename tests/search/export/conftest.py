@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tilescout.search.build.artifacts import Artifact
-from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.build.making import find_linker
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.gemm import GemmProblem

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import build
+from tilescout.search.build.making import build
 from tilescout.search.export import from_studies
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence, Outcome

@@ -18,8 +18,8 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import silu
 
-from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.build.making import find_linker
 from tilescout.search.export import generated_calls
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.generated_calls import bind_any_tokens, bind_grouped

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import Launch, load_library
+from tilescout.search.build.making import find_linker
 from tilescout.search.measure.bench import Bench, rewrite
 from tilescout.search.measure.machine import Block, HostMachine
 from tilescout.search.measure.measurement import Measurement, Status

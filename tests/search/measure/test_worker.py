@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import build
 from tilescout.search.build.loading import load_library
+from tilescout.search.build.making import build
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.measurement import Measurement, Status

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from plain_gemm import PlainGemmTemplate  # type: ignore[import-not-found]  # in the same folder
 
-from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.making import find_linker
 from tilescout.spaces.cublaslt.abi import Library
 from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt
 from tilescout.spaces.cublaslt.template import CublasLtTemplate

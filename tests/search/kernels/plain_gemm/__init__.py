@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.making import find_linker
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.making import find_linker
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration, Knob, Value
