@@ -23,9 +23,10 @@ from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, P
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
 from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
-from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, halves, most_clusters, stage_rows
-from tilescout.spaces.gemm_streamk_sm90.mainloop import Mmas, multiply_ahead
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, most_clusters, stage_rows
+from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.parts import Parts, used
 from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, WholeTiles
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
@@ -122,42 +123,9 @@ class GemmStreamKSm90(GemmSm90):
         return self.promotes and self.shape.promotion != "step"
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """Columns of the products of 64 rows, which are computed one behind the other."""
-        return halves(self.shape.tile_n) if self.shape.promotion == "halves" else (self.shape.tile_n,)
-
-    def mma_of(self, columns: int) -> cute.TiledMma:
-        """WGMMA over so many columns by the warp groups of a tile."""
-        return GemmSm90(replace(self.shape, tile_n=columns), self.problem).mma(self.shape.groups)
-
-    def mmas_of(self, columns: int) -> Mmas:
-        """WGMMA over so many columns that overwrites a product, and that adds to it."""
-        mmas = self.mma_of(columns), self.mma_of(columns)
-        mmas[0].set(warpgroup.Field.ACCUMULATE, False)
-        mmas[1].set(warpgroup.Field.ACCUMULATE, True)
-        return mmas
-
-    def products(self) -> tuple[cute.Tensor, cute.Tensor]:
-        """The thread's registers for two products of 64 rows, one behind the other."""
-        first, second = (self.parts * 2)[:2]
-        return self.product(first), self.product(second)
-
-    def product(self, columns: int) -> cute.Tensor:
-        """The thread's registers for a product of 64 rows and so many columns."""
-        piece = self.mma_of(columns).partition_shape_C((self.shape.groups * MMA_ROWS, columns))
-        return cute.make_rmem_tensor(piece, Float32)
-
-    def right_fragments(self, shared: cute.Tensor, in_tile: Int32) -> tuple[cute.Tensor, ...]:
-        """The right operand of each of `parts`, for a warp group of a tile."""
-        found, first = [], 0
-        for columns in self.parts:
-            mma = self.mma_of(columns)
-            mine = mma.get_slice(cute.make_layout(self.shape.groups, stride=WARP_GROUP)(in_tile))
-            part = cute.domain_offset((first, 0, 0), shared)
-            part = cute.make_tensor(part.iterator, used(shared.layout, columns))
-            found.append(mma.make_fragment_B(mine.partition_B(part)))
-            first += columns
-        return tuple(found)
+    def parts(self) -> Parts:
+        """The products that are computed one behind the other, each added while the next one is computed."""
+        return Parts(self.shape, self.problem)
 
     def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """All that an entry point may be passed, in order; None for what this one is not."""
@@ -293,7 +261,7 @@ class GemmStreamKSm90(GemmSm90):
         mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
         left, right = mine.partition_A(a.shared), self.used(b).shared
         if cutlass.const_expr(self.promotes_ahead):
-            fragments = (mma.make_fragment_A(left), self.right_fragments(right, in_tile))
+            fragments = (mma.make_fragment_A(left), self.parts.fragments(right, in_tile))
         else:
             fragments = (mma.make_fragment_A(left), mma.make_fragment_B(mine.partition_B(right)))
         accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
@@ -345,8 +313,8 @@ class GemmStreamKSm90(GemmSm90):
         """Multiply some steps of a tile and release their stages; with pingpong, `group` then hands on its turn."""
         shape = self.shape
         if cutlass.const_expr(self.promotes_ahead):
-            mmas = [self.mmas_of(columns) for columns in self.parts]
-            read = multiply_ahead(mmas, self.products(), fragments, accumulators, ring, read, steps)
+            parts = self.parts
+            read = multiply_ahead(parts.mmas(), parts.products(), fragments, accumulators, ring, read, steps)
         elif cutlass.const_expr(self.promotes):
             rows = (shape.groups * MMA_ROWS, shape.tile_n)
             read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
@@ -418,14 +386,6 @@ def walked(place: Place) -> Place:
     """A place as the kernel that is inherited makes it, with its own order of the tiles."""
     order = place.order
     return replace(place, order=BandedOrder.of(order.count_m, order.count_n, order.batches))
-
-
-def used(layout: cute.Layout, rows: int) -> cute.Layout:
-    """The first rows of a layout [rows, columns, stages]."""
-    if cute.size(layout, mode=[0]) == rows:
-        return layout
-    (step, _), *others = layout.shape
-    return cute.make_layout(((step, rows // step), *others), stride=layout.stride)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         "layout.py",
         "mainloop.py",
         "partition.py",
+        "parts.py",
         "scheduler.py",
         "sums.py",
     )
