@@ -1,6 +1,7 @@
 """The terminal: where text from data is shown, and acts on nothing."""
 
 import os
+import re
 import textwrap
 from collections.abc import Iterator
 from copy import copy
@@ -40,10 +41,13 @@ class Console(console.Console):
     """
 
     def __init__(self, *, patient: bool = False, **options: Any) -> None:
-        super().__init__(**{"markup": False, "emoji": False, **options})
+        # Rich takes a width of zero as told, and prints nothing; and it fails at digits that `int` does not read.
+        worthless = not re.fullmatch("0*[1-9][0-9]{0,5}", os.environ.get("COLUMNS", ""), re.ASCII)
+        environ = {name: value for name, value in os.environ.items() if name != "COLUMNS" or not worthless}
+        super().__init__(**{"markup": False, "emoji": False, "_environ": environ, **options})
         self._patient = patient or self.stderr
         self.unwritten: OSError | None = None
-        told = "width" in options or "COLUMNS" in os.environ
+        told = "width" in options or not worthless
         if not (told or self.is_terminal or self.is_jupyter):
             self.width = WIDTH
 

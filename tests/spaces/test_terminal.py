@@ -100,3 +100,13 @@ def test_a_full_disk_is_told_at_once_unless_the_console_is_patient() -> None:
     with pytest.raises(OSError, match="No space left"):
         Console(file=Unwritable(errno.ENOSPC)).say("best 10.90 µs")
     Console(file=Unwritable(errno.ENOSPC), patient=True).say("best 10.90 µs")
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-5", "wide", "²", "9" * 5000])
+def test_a_width_that_can_not_be_is_as_none_told(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    terminal, pipe = Terminal(), StringIO()
+    Console(file=pipe).print("a word")
+    assert pipe.getvalue() == "a word\n"
+    assert Console(file=pipe).width == WIDTH
+    assert Console(file=terminal).width == 80
