@@ -14,6 +14,7 @@ from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.fields import rate
 from tilescout.search.tracking.views import Importance, gpu_account, heat_map
+from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
@@ -100,11 +101,21 @@ def to_svg(name: str, figure: "Figure") -> str:
 
 @cache
 def figure_type() -> "type[Figure]":
-    """The class of all figures: one that a notebook shows, and that draws text from data as it is."""
+    """The class of all figures: one that a notebook shows, and that draws text from data as it is.
+
+    Raises
+    ------
+    StoreError
+        If matplotlib takes its settings for wrong.
+    """
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.text import Text
+        from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+    except ValueError as error:
+        remedy = "unset MPLBACKEND, or mend the file matplotlibrc"
+        raise StoreError(f"can't draw: matplotlib refuses its settings: {one_line(error, 200)}; {remedy}") from error
 
     class Shown(Figure):
         """A figure that a notebook shows, also where pyplot was never imported. A dollar begins no formula.
@@ -118,6 +129,7 @@ def figure_type() -> "type[Figure]":
         def draw(self, renderer: Any) -> None:
             for text in self.findobj(Text):
                 text.set_parse_math(False)
+                text.set_usetex(False)  # nothing of data is run, whatever settings lie in the working directory
                 text.set_text(printable(text.get_text()))
             for axis in (axis for axes in self.axes for axis in (axes.xaxis, axes.yaxis)):
                 if isinstance(axis.get_major_formatter(), LogFormatter):

@@ -1,10 +1,14 @@
 """The views of a study in MLflow beyond its trials: inputs, the machine's load, importances and maps of any space."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
@@ -163,3 +167,30 @@ def test_the_numbers_of_logarithmic_axes_are_plain_ones() -> None:
         shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
         assert len(shown) > 1
         assert not any("$" in text or "\\" in text for text in shown)
+
+
+def test_settings_of_the_working_directory_run_no_program_on_text_from_data() -> None:
+    from matplotlib import rc_context
+
+    with rc_context({"text.usetex": True}):
+        figure = figure_type()()
+        axes = figure.add_subplot()
+        axes.plot([1, 6], [0.5, 300])
+        axes.set_title(r"\input{/etc/passwd}")
+        to_png(figure)
+    assert axes.title.get_text() == r"\input{/etc/passwd}"
+    assert not any(text.get_usetex() for text in figure.findobj(Text))
+
+
+@pytest.mark.parametrize("settings", ["MPLBACKEND", "matplotlibrc"])
+def test_settings_that_matplotlib_refuses_are_told_in_a_line(tmp_path: Path, settings: str) -> None:
+    environ = {**os.environ, "MPLBACKEND": "nonsense"} if settings == "MPLBACKEND" else dict(os.environ)
+    if settings == "matplotlibrc":
+        (tmp_path / settings).write_bytes(b"backend: \xff\n")
+    script = "from tilescout.search.tracking.plots import figure_type; figure_type()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("tilescout.spaces.errors.StoreError: can't draw: matplotlib refuses its settings: ")
+    assert last.endswith("; unset MPLBACKEND, or mend the file matplotlibrc")
