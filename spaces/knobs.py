@@ -84,7 +84,8 @@ class Knob:
 
     def refusal(self, value: object) -> SpaceError:
         """The error that says that the knob can't have a value."""
-        given = str(value) if str(value).isprintable() else repr(value)
+        plain = str(value).isprintable() and str(value) not in map(str, self.values)  # '1' is no 1
+        given = str(value) if plain else repr(value)
         return SpaceError(f"knob {self.name} can't be {given}, allowed are {self.allowed}")
 
 

@@ -32,6 +32,11 @@ def test_any_other_value_is_refused_with_those_allowed(allowed: list[Value], val
             knob.parse(str(value))
 
 
+def test_a_text_that_prints_as_a_number_that_is_allowed_is_told_apart_from_it() -> None:
+    with pytest.raises(SpaceError, match=r"^knob warps can't be '4', allowed are 1, 2, 4$"):
+        Knob("warps", (1, 2, 4), "").code("4")
+
+
 def test_many_consecutive_numbers_are_told_by_their_ends() -> None:
     assert Knob("knob", tuple(range(1, 65)), "").allowed == "1 to 64"
     assert Knob("knob", tuple(range(4)), "").allowed == "0, 1, 2, 3"
