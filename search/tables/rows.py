@@ -150,6 +150,8 @@ def check_columns(card: TableCard, found: "pa.Schema", rows: int) -> None:
     extra = [name for name in found.names if name not in expected.names]
     if missing or extra:
         raise TableError(f"column {missing[0]} is missing" if missing else f"unexpected column {extra[0]}")
+    if twice := [name for name in expected.names if found.names.count(name) > 1]:
+        raise TableError(f"column {twice[0]} is there {found.names.count(twice[0])} times")
     for field in expected:
         if found.field(field.name) != field:
             raise TableError(f"column {field.name}: expected {field.type}, found {found.field(field.name)}")
