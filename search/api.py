@@ -18,6 +18,7 @@ from tilescout.search.studies.folders import STORE, artifacts, check_store, stud
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
@@ -397,6 +398,8 @@ class _Trackers:
         self._place, self._template = place, template
         self._logger: StandingLogger | None = None
         self._root: Path | None = None
+        if not isinstance(mlflow, bool | str):  # MLflow would make a store in the working directory
+            raise StoreError(f"`mlflow` can't be {mlflow!r}: allowed are True, False and the URI of a store as text")
         if mlflow:
             from tilescout.search import tracking
 

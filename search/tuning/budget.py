@@ -1,6 +1,7 @@
 """When a search ends. It is known before what searches is imported."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 from tilescout.spaces.errors import SamplerError
 
@@ -36,5 +37,5 @@ class Budget:
     def __post_init__(self) -> None:
         limits = {"trials": self.trials, "gpu_seconds": self.gpu_seconds, "seconds": self.seconds}
         for name, limit in limits.items():
-            if limit is not None and not limit >= 0:
-                raise SamplerError(f"the budget's {name} can't be {limit}: allowed are numbers from 0 on, and None")
+            if limit is not None and not (isinstance(limit, Real) and limit >= 0):
+                raise SamplerError(f"the budget's {name} can't be {limit!r}: allowed are numbers from 0 on, and None")

@@ -1,6 +1,7 @@
 """One study, from its first trial to its result."""
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,7 +33,7 @@ from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
-from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
+from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
@@ -91,6 +92,22 @@ class TuneOptions:
     sharing: SharingOptions = field(default_factory=SharingOptions)
     library_kernels: int = CANDIDATES
     peers: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Make the seed a number of Python's own, which a study can write; an element of an array is none.
+
+        Raises
+        ------
+        SamplerError
+            If it is no whole number from 0 on.
+        """
+        try:
+            seed = operator.index(self.seed)
+        except TypeError:
+            seed = -1
+        if seed < 0:
+            raise SamplerError(f"a seed can't be {self.seed!r}, allowed are 0, 1, 2, ...")
+        object.__setattr__(self, "seed", seed)
 
 
 class SearchInterrupted(KeyboardInterrupt):

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import mlflow
+import numpy as np
 import pytest
 
 from tilescout.search import Budget, StudyResult, TrialRecord, tune
-from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, TableError
+from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, StoreError, TableError
 from tilescout.spaces.gemm_sm90 import TEMPLATE
 from tilescout.spaces.rowwise import RowwiseProblem
 
@@ -93,6 +94,14 @@ def test_a_replay_says_before_the_search_that_it_times_no_kernels_of_the_library
     assert "triton: no peer is tuned, because nothing is measured in a replay" in said[0]
 
 
+def test_a_seed_and_a_budget_may_be_of_an_array(tmp_path: Path) -> None:
+    (seed,) = np.arange(3, 4)
+    of_array = search(tmp_path / "a", sampler="random", seed=seed, budget=seed)
+    assert of_array.info.name.endswith("-s3")
+    plain = search(tmp_path / "b", sampler="random", seed=3, budget=3)
+    assert [trial.index for trial in of_array.trials] == [trial.index for trial in plain.trials]
+
+
 def test_progress_shows_the_trials_and_the_best_on_standard_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +120,11 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"sampler": "none"}, SamplerError),
         ({"table": "missing.parquet"}, TableError),
         ({"settings": {"model": "missing.npz"}}, ModelError),
+        ({"seed": 1.5}, SamplerError),
+        ({"seed": None}, SamplerError),
+        ({"budget": "3"}, SamplerError),
+        ({"mlflow": 1}, StoreError),
+        ({"mlflow": Path("mlruns")}, StoreError),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_written(
