@@ -162,7 +162,10 @@ def _main_hidden() -> Iterator[None]:
 
 
 class _Process(SpawnProcess):
-    """A process that is spawned without the working directory; it then gets the places of the one that spawns it."""
+    """A process that is spawned without the working directory, and that never sees Ctrl-C.
+
+    It then gets the places of the one that spawns it.
+    """
 
     imports_main = True
 
@@ -180,7 +183,7 @@ class _Process(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Popen:  # noqa: N802 - the name is multiprocessing's
         assert isinstance(process_obj, _Process)
-        with safe_processes, nullcontext() if process_obj.imports_main else _main_hidden():
+        with safe_processes, deaf_to_ctrl_c(), nullcontext() if process_obj.imports_main else _main_hidden():
             return SpawnProcess._Popen(process_obj)
 
 

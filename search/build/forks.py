@@ -21,7 +21,7 @@ from tilescout.search.build.standby import Standby, StandbyError, open_session
 from tilescout.search.build.warm import ERRORS, MESSAGE_BYTES, Target, Task, warm_process
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import BuildError
-from tilescout.spaces.processes import deaf_to_ctrl_c, spawn_context
+from tilescout.spaces.processes import spawn_context
 
 _LOG = logging.getLogger(__name__)
 
@@ -302,7 +302,7 @@ def _spawned(target: Target) -> _Process:
     ours, theirs = context.Pipe()
     process = context.Process(target=warm_process, args=(theirs,), name="warm-compiler", daemon=True)
     try:
-        with theirs, deaf_to_ctrl_c():
+        with theirs:
             process.start()
     except OSError:
         ours.close()

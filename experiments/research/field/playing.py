@@ -1,6 +1,5 @@
 """A tuner's process: it searches parts of spaces by its own code, and asks the referee to measure."""
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -239,12 +238,7 @@ class Player:
         context = spawn_context()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, *self._asked), daemon=True)
-        # Ctrl-C is for the process of the referee, who ends this one; a process starts with what its starter blocks.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._process.start()
         theirs.close()
 
     def send(self, parts: Sequence[Sent]) -> None:

@@ -5,7 +5,7 @@ import signal
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -80,29 +80,6 @@ def test_what_could_not_be_asked_for_can_be_asked_for_again(
         for _ in range(2):  # the second does not wait for the first, which nobody works on
             with pytest.raises(BuildError, match="can't start the process that compilers are forked from"):
                 pool.submit(wanted)
-
-
-def test_the_warm_process_never_sees_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked: list[bool] = []
-
-    class Process:
-        exitcode = 0
-
-        def __init__(self, *arguments: object, **named: object) -> None: ...
-
-        def start(self) -> None:
-            blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-
-        def join(self) -> None: ...
-
-        def terminate(self) -> None: ...
-
-    context = SimpleNamespace(Process=Process, Pipe=Pipe)
-    monkeypatch.setattr(forks, "spawn_context", lambda imports_main: context)
-    with ForkPool(nothing, nothing, 1) as pool:
-        pool.start()
-    assert blocked == [True]  # what is started inherits it, and imports for seconds
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_task_that_is_cancelled_as_it_ends_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
