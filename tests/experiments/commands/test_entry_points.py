@@ -1,7 +1,9 @@
 """The ways to start the command line besides the installed script."""
 
+import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,3 +40,31 @@ def test_a_working_directory_that_was_deleted_is_told(tmp_path: Path, arguments:
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tilescout: the working directory was deleted: run this in another\n"
+
+
+INTERRUPTED = """
+import os, signal, sys
+from tilescout.experiments.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.{handler})
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("handler", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_ctrl_c_while_the_program_is_imported_ends_in_no_traceback(handler: str, code: int) -> None:
+    script = INTERRUPTED.format(handler=handler)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_the_installed_script_starts_there() -> None:
+    declared = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())
+    assert declared["project"]["scripts"] == {"tilescout": "tilescout.experiments.__main__:main"}
