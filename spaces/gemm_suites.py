@@ -27,16 +27,18 @@ def layer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
     ProblemError, LookupError, TypeError, ValueError
         If the file says something else.
     """
-    tokens = record.get("tokens", {})
+    tokens, products = record.get("tokens", {}), record.get("product", [])
+    if not isinstance(tokens, dict) or not isinstance(products, list):
+        raise TypeError("numbers of tokens stand under [tokens], and each product under [[product]]")
     check_keys(tokens, set(PHASES))
     dtype = record.get("dtype", GemmProblem.dtype)
     for phase in PHASES:
         for count in tokens.get(phase, []):
             if type(count) is not int or count < 1:
                 raise ValueError(f"tokens are integers of at least 1, not {one_line(repr(count), 40)}")
-            for product in record.get("product", []):
+            for product in products:
                 check_keys(product, _PRODUCT_KEYS)
-                chosen, of = product.get("experts", [1, 1])
+                chosen, of = _experts(product.get("experts", [1, 1]))
                 rows, n, k = max(math.ceil(count * chosen / of), 1), product["n"], product["k"]
                 shapes = {"": f"{rows}x{n}x{k}:{dtype}"}
                 if phase == "training":
@@ -45,3 +47,11 @@ def layer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
                 for suffix, text in shapes.items():
                     problem = str(GemmProblem.parse(text))
                     yield Entry(problem, product["name"] + suffix, phase, checked_count(product.get("count", 1)))
+
+
+def _experts(given: Any) -> tuple[int, int]:
+    """To how many experts each token goes, and of how many."""
+    numbers = isinstance(given, list) and len(given) == 2 and all(type(number) is int for number in given)
+    if not numbers or not 1 <= given[0] <= given[1]:
+        raise ValueError(f"experts = [A, E] are integers, A from 1 to E, not {one_line(repr(given), 40)}")
+    return given[0], given[1]

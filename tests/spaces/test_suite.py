@@ -151,6 +151,8 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ('[tokens]\ndecode = "12"\n[[product]]\nname = "x"\nn = 8\nk = 8', "malformed suite bad: tokens are integers"),
         ('[tokens]\ndecode = [0]\n[[product]]\nname = "x"\nn = 8\nk = 8', "tokens are integers of at least 1, not 0"),
         ('[tokens]\ndecode = [1.5]\n[[product]]\nname = "x"\nn = 8\nk = 8', "tokens are integers of at least 1, not 1"),
+        ("tokens = 3", r"malformed suite bad: numbers of tokens stand under \[tokens\]"),
+        ("product = 3", r"each product under \[\[product\]\]"),
         ('problems = [{ problem = "8x8x8", phase = 3 }]', "malformed suite"),
         ('problems = ["8x8"]', "malformed problem '8x8'"),
         ('problem = ["8x8x8"]', "unknown key 'problem', known are batches, dtype, expert, problems"),
@@ -165,6 +167,13 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
 def test_a_malformed_suite_is_refused(text: str, answer: str) -> None:
     with pytest.raises(ProblemError, match=answer):
         parse_suite("bad", text).parsed(GemmProblem.parse)
+
+
+@pytest.mark.parametrize("experts", ["[9, 8]", "[0, 8]", "[1, 1e308]", "[1]", "8"])
+def test_a_token_goes_to_no_more_experts_than_there_are(experts: str) -> None:
+    text = f'[tokens]\ndecode = [16]\n[[product]]\nname = "x"\nn = 8\nk = 8\nexperts = {experts}'
+    with pytest.raises(ProblemError, match=r"experts = \[A, E\] are integers, A from 1 to E, not "):
+        parse_suite("bad", text)
 
 
 def test_a_suite_is_read_by_the_template_that_is_asked() -> None:
