@@ -92,7 +92,8 @@ def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
         check_keys(record, {"about", "part"})
         parts = tuple(_part(_restrictions(part), knobs) for part in record["part"])
     except (OSError, *MALFORMED) as error:
-        raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {fault_of(error)}") from error
+        fault = error.strerror if isinstance(error, OSError) else fault_of(error)
+        raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {fault}") from error
     except SpaceError as error:
         raise SpaceError(f"{path}: {error}") from error
     if not parts:

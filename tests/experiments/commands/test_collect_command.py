@@ -60,7 +60,7 @@ def test_a_table_is_written_with_a_card_that_says_how_and_shown_in_mlflow(
         (("--sample", "9", "--device", "replay", "--cluster", "auto"), "leave --device and --table out"),
         (("--sample", "9", "--signature", "int4"), "int4"),
         (("--sample", "9", "--also", "nowhere.json"), "can't read nowhere.json"),
-        (("--exhaustive", "--subspace", "nowhere.toml"), "can't read nowhere.toml as a sub-space"),
+        (("--exhaustive", "--subspace", "nowhere.toml"), "as a sub-space, one table [[part]] or more: No such file"),
         (("--exhaustive", "--subspace", "grouped_gemm_sm90-subspace"), "there is no knob 'order'"),
     ],
 )
