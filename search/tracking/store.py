@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ERROR_LENGTH = 300  # of a message of MLflow's, in characters
+_STATEMENT = re.compile(r"\s*(\[SQL: .*|\(Background on this error at: .*)", re.DOTALL)
+"""What SQLAlchemy puts behind the reason of an error: the statement, some hundred characters, and an address."""
 _SQLITE = "sqlite:///"
 _CONNECT_SECONDS = 4  # of each address that a host's name has: a dead server is told within 10 s
 _IMPORTED = ("mlflow", "sqlalchemy", "alembic", "matplotlib", "sklearn")  # for logging; MLflow depends on all others
@@ -334,7 +336,8 @@ def translated(uri: str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:  # a database's driver may be missing
-        raise StoreError(f"can't use the MLflow store {uri}: {one_line(error, ERROR_LENGTH)}{hint}") from error
+        said = one_line(_STATEMENT.sub("", str(error)), ERROR_LENGTH) or one_line(error, ERROR_LENGTH)
+        raise StoreError(f"can't use the MLflow store {uri}: {said}{hint}") from error
 
 
 def is_passing(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ from tilescout.search.tracking.description import Place, describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.server import _check_free, opened_on_machine_learning
-from tilescout.search.tracking.store import open_client, quiet_mlflow
+from tilescout.search.tracking.store import open_client, quiet_mlflow, translated
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
 from tilescout.spaces.errors import StoreError
@@ -131,6 +132,17 @@ def test_a_store_with_a_view_of_somebody_else_is_refused_before_it_is_asked(tmp_
         open_client(f"sqlite:///{path}")
     with pytest.raises(StoreError, match="experiments has or is a view"):
         serve(f"sqlite:///{path}", None, "127.0.0.1", 0)
+
+
+def test_an_error_of_the_database_is_told_without_its_statement() -> None:
+    engine = sqlalchemy.create_engine("sqlite://")
+    reason = r"^can't use the MLflow store sqlite://: \(sqlite3\.OperationalError\) no such table: runs; make room$"
+    with (
+        pytest.raises(StoreError, match=reason),
+        translated("sqlite://", "; make room"),
+        engine.connect() as connection,
+    ):
+        connection.execute(sqlalchemy.text("SELECT * FROM runs"))
 
 
 def test_the_default_store_needs_a_folder_that_can_be_made(tmp_path: Path) -> None:
