@@ -138,7 +138,7 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
             raise StoreError(f"there is no study {name} in {place.name}; there are: {alternatives(name, known)}")
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("--yes deletes without asking, which takes a terminal")
+            raise click.UsageError("asking takes a terminal: --yes deletes without asking")
         click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
     database = store / "mlflow.db"
     uri = f"sqlite:///{database.absolute()}" if database.is_file() else None
