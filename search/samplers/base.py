@@ -1,10 +1,11 @@
 """The base of every sampler: it proposes legal configurations, and none twice."""
 
 import copy
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import optuna
@@ -18,10 +19,13 @@ from tilescout.costmodel.estimator import Expected
 from tilescout.search.samplers.options import Option, OptionValue, read_options
 from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, proposed, seen
 from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters, set_system_attribute, study_key
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, one_line
 from tilescout.spaces.space import Indices, SearchSpace
 
 __all__ = ["SpaceExhaustedError", "SpaceSampler", "distributions", "seen"]
+
+
+Answer = TypeVar("Answer")
 
 
 class SpaceExhaustedError(SamplerError):
@@ -115,6 +119,7 @@ class SpaceSampler(BaseSampler, ABC):
         super().__init_subclass__(**arguments)
         cls.name = vars(cls).get("name", cls.__name__)
         cls.summary = vars(cls).get("summary", (cls.__doc__ or "").strip().partition("\n")[0])
+        _check_declared(cls.__name__, cls.name, cls.options, cls.lookahead)
 
     def __init__(self, space: SearchSpace | None = None, seed: int | None = None, **given: OptionValue | str) -> None:
         self.option = read_options(self.name, self.options, given)
@@ -346,13 +351,18 @@ class SpaceSampler(BaseSampler, ABC):
                 free = free[self.space.codes[free, list(self.knobs).index(name)] == code]
             if not len(free):
                 raise self._refusal(fixed)
-            index = self.propose(study, trial, free)
+            found = self.propose(study, trial, free)
+            try:
+                index = operator.index(found)
+            except TypeError:
+                of = f"{type(self).__name__} proposed {one_line(repr(found), 60)}"
+                raise SamplerError(f"{of}, expected one of the indices in `free`, an integer") from None
             if index not in free:
                 raise SamplerError(
                     f"{type(self).__name__} proposed configuration {index}, which is not free; "
                     f"does it support optuna {optuna.__version__}?"
                 )
-            codes: list[int] = self.space.codes[int(index)].tolist()
+            codes: list[int] = self.space.codes[index].tolist()
             set_system_attribute(study, trial, CLAIM, codes)
             # Two processes may have chosen the same. Each has written before it reads here, so at least one of the two
             # sees the other and chooses again.
@@ -376,6 +386,32 @@ class SpaceSampler(BaseSampler, ABC):
         return SamplerError(
             f"{self.space.name}: an enqueued trial fixes the codes {given}; no legal configuration with them is left"
         )
+
+
+def checked_answer(sampler: SpaceSampler, method: str, found: Answer, kind: type, expected: str) -> Answer:
+    """What a method of a sampler returned, None or of a kind.
+
+    Raises
+    ------
+    SamplerError
+        If it is something else.
+    """
+    if found is None or isinstance(found, kind):
+        return found
+    of = f"`{method}` of {type(sampler).__name__} returned {one_line(repr(found), 60)}"
+    raise SamplerError(f"{of}, expected {expected}, or None")
+
+
+def _check_declared(where: str, name: object, options: Any, lookahead: object) -> None:
+    """Refuse a class that declares something else than it should."""
+    listed = isinstance(options, tuple | list)
+    for kind, value, is_right, expected in (
+        ("name", name, isinstance(name, str) and bool(name.strip()), "a text that is not empty"),
+        ("options", options, listed and all(isinstance(each, Option) for each in options), "a tuple of Options"),
+        ("lookahead", lookahead, lookahead is None or isinstance(lookahead, int), "an integer, or None"),
+    ):
+        if not is_right:
+            raise SamplerError(f"{where}: its {kind} is {one_line(repr(value), 60)}, expected {expected}")
 
 
 def _word(sequence: np.random.SeedSequence) -> int:

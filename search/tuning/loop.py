@@ -5,14 +5,16 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
 import optuna
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
+from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, checked_answer, distributions
 from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
@@ -76,6 +78,21 @@ class Lane:
     def sampler(self) -> SpaceSampler | None:
         """The sampler, if it is one of ours."""
         return self.study.sampler if isinstance(self.study.sampler, SpaceSampler) else None
+
+    def done(self) -> str | None:
+        """Why the sampler would stop; see `SpaceSampler.done`, and so for the others."""
+        sampler = self.sampler
+        return checked_answer(sampler, "done", sampler.done(self.study), str, "a text") if sampler else None
+
+    def gain(self) -> float | None:
+        """What the sampler expects of the next trial."""
+        sampler = self.sampler
+        return checked_answer(sampler, "gain", sampler.gain(self.study), Real, "a number") if sampler else None
+
+    def expected(self, index: int) -> Expected | None:
+        """The time that the sampler expects of a configuration."""
+        sampler, what = self.sampler, "an Expected of tilescout.costmodel"
+        return checked_answer(sampler, "expected", sampler.expected(index), Expected, what) if sampler else None
 
 
 def run(
@@ -192,7 +209,7 @@ class _Loop:
             samplers = [self._lanes[at].sampler for at in open_]
             if not self._budget.whole and None not in samplers:
                 lanes = [self._lanes[at] for at in open_]
-                reasons = [lane.sampler.done(lane.study) if lane.sampler else None for lane in lanes]
+                reasons = [lane.done() for lane in lanes]
                 if None not in reasons:
                     return reasons[0]
                 open_ = [at for at, reason in zip(open_, reasons, strict=True) if reason is None]
@@ -217,7 +234,7 @@ class _Loop:
         self._in_flight[at, index] = trial
         tally.running += 1
         self._changed()
-        if lane.sampler is not None and (expected := lane.sampler.expected(index)):
+        if (expected := lane.expected(index)) is not None:
             record_expected(trial, expected)
             self._expected_us = min(self._expected_us or math.inf, expected.time_us)
         incumbent = min(each.incumbent for each in self._tallies)
@@ -249,7 +266,7 @@ class _Loop:
         if len(open_) == 1:
             return open_[0]
         known = all(tally.in_hand for tally in self._tallies)
-        gains = {at: self._gain(at) if known else None for at in open_}
+        gains = {at: self._lanes[at].gain() if known else None for at in open_}
         if None in gains.values():
             return min(open_, key=lambda at: self._tallies[at].in_hand)
         return max(open_, key=lambda at: gains[at] or 0.0)
@@ -257,10 +274,6 @@ class _Loop:
     def _sated(self, at: int) -> bool:
         sampler = self._lanes[at].sampler
         return sampler is not None and sampler.sated(self._lanes[at].study)
-
-    def _gain(self, at: int) -> float | None:
-        sampler = self._lanes[at].sampler
-        return sampler.gain(self._lanes[at].study) if sampler is not None else None
 
     def _may_ask(self, at: int, elsewhere: int = 0) -> bool:
         budget, space = self._budget, self._lanes[at].space

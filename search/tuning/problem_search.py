@@ -362,8 +362,7 @@ class ProblemSearch:
             trials += found
             if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:
                 self._shared.known[self.number, space] = others
-            sampler = lane.sampler if found and not lane.errors else None
-            gains.append(sampler.gain(lane.study) if sampler is not None else None)
+            gains.append(lane.gain() if found and not lane.errors else None)
         known = [gain for gain in gains if gain is not None]
         gpu_seconds = sum(trial.measurement.gpu_seconds for trial in trials)
         self._claim = Claim(len(trials), gpu_seconds, max(known, default=None))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tilescout.search import Budget, StudyResult, TrialRecord, tune
+from tilescout.search.samplers.exhaustive import ExhaustiveSampler
 from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, StoreError, TableError
 from tilescout.spaces.gemm_sm90 import TEMPLATE
 from tilescout.spaces.rowwise import RowwiseProblem
@@ -133,6 +134,18 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         search(tmp_path / "store", **change)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "expected"),
+    [("done", 3, "a text, or None"), ("expected", 2.5, "an Expected of tilescout.costmodel, or None")],
+)
+def test_an_answer_of_a_sampler_that_can_not_be_is_told_with_what_is_expected(
+    tmp_path: Path, method: str, found: object, expected: str
+) -> None:
+    odd = type("Odd", (ExhaustiveSampler,), {method: lambda *_: found})
+    with pytest.raises(SamplerError, match=f"`{method}` of Odd returned {found}, expected {expected}"):
+        search(tmp_path, sampler=odd)
 
 
 INTERRUPTED = """

@@ -189,6 +189,30 @@ def test_a_strategy_that_repeats_a_configuration_is_stopped() -> None:
         study.ask({**distributions(SMALL)})
 
 
+@pytest.mark.parametrize("found", [None, 0.0, "0", np.array([0, 1])])
+def test_a_proposal_that_is_no_index_is_refused(found: Any) -> None:
+    class Odd(ExhaustiveSampler):
+        def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+            return found
+
+    study = optuna.create_study(sampler=Odd(SMALL))
+    with pytest.raises(SamplerError, match=r"Odd proposed .*, expected one of the indices in `free`, an integer"):
+        study.ask({**distributions(SMALL)})
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"name": None}, "its name is None, expected a text that is not empty"),
+        ({"options": ("startup",)}, r"its options is \('startup',\), expected a tuple of Options"),
+        ({"lookahead": "x"}, "its lookahead is 'x', expected an integer, or None"),
+    ],
+)
+def test_a_class_that_declares_what_can_not_be_is_refused(declared: dict[str, Any], told: str) -> None:
+    with pytest.raises(SamplerError, match=f"^Odd: {told}$"):
+        type("Odd", (ExhaustiveSampler,), declared)
+
+
 def test_a_sampler_may_serve_one_study_after_another() -> None:
     sampler = make_sampler("exhaustive", SMALL)
     for _ in range(2):
