@@ -389,7 +389,7 @@ class SpaceSampler(BaseSampler, ABC):
 
 
 def checked_answer(sampler: SpaceSampler, method: str, found: Answer, kind: type, expected: str) -> Answer:
-    """What a method of a sampler returned, None or of a kind.
+    """The answer of a method of a sampler: None, or of a kind.
 
     Raises
     ------

@@ -85,7 +85,7 @@ class Lane:
         return checked_answer(sampler, "done", sampler.done(self.study), str, "a text") if sampler else None
 
     def gain(self) -> float | None:
-        """What the sampler expects of the next trial."""
+        """The share that the sampler expects of the next trial."""
         sampler = self.sampler
         return checked_answer(sampler, "gain", sampler.gain(self.study), Real, "a number") if sampler else None
 
