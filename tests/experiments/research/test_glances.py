@@ -10,7 +10,6 @@ from tests.search.dispatch.invented_gpu import InventedGpu, settled
 from tilescout.experiments.research.glances import Glances
 from tilescout.experiments.research.studies.default_kernels import kernels_of
 from tilescout.experiments.research.studies.default_sweep import Sweep
-from tilescout.experiments.research.studies.sharing_knobs import drawn_in, fastest_at
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import Engine
 from tilescout.spaces.gemm import GemmProblem
@@ -57,18 +56,6 @@ def test_each_kernel_is_compiled_once_and_glanced_at_if_it_compiles(
     assert engine.asked == [(each, "bf16") for _, each in kernels]
     assert times[kernels[3]] == pytest.approx([engine.ratio(3)] * 3)
     assert "it has no such tile" in caplog.text
-
-
-def test_the_fastest_of_each_kind_is_glanced_at_again(engine: Compiling) -> None:
-    listed = engine.kernels.configurations
-    kinds = {"plain": [dict(listed[0]), dict(listed[1]), dict(listed[2])], "split": [dict(each) for each in listed[3:]]}
-    ((problem, drawn),) = drawn_in({str(PROBLEM): kinds}).items()
-    found = fastest_at(problem, drawn, Glances([engine]))["kinds"]
-    fastest = {"plain": min((1, 2), key=engine.ratio), "split": min(range(3, len(listed)), key=engine.ratio)}
-    for kind, number in fastest.items():
-        assert found[kind]["configuration"] == dict(listed[number])
-        assert found[kind]["first"] == pytest.approx(engine.ratio(number))
-        assert found[kind]["ratios"] == pytest.approx([engine.ratio(number)] * 12, abs=1e-4)
 
 
 def test_a_sweep_tells_kernels_of_each_space_by_their_numbers(
