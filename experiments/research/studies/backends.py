@@ -33,7 +33,6 @@ With --before, the problems of earlier files are kept as they are and not run ag
 it says which run each problem is of. Where nothing is left to run, no GPU is needed.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -73,6 +72,7 @@ from tilescout.experiments.research.backend_rows import (
     print_speeds,
     summarised,
 )
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.kept_nvcc import KeptObjects, find_nvcc
 from tilescout.experiments.research.kernels import CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
@@ -289,9 +289,7 @@ class Asked:
     show_default=True,
     help="Seconds of screening all of cuBLASLt's algorithms.",
 )
-@click.option(
-    "--seconds", type=Finite(min=0), default=170.0, show_default=True, help="Begin no further problem after that."
-)
+@seconds_option(170.0)
 @click.option(
     "--others/--no-others", default=True, show_default=True, help="Also TorchInductor's, Quack's and the operators."
 )
@@ -324,10 +322,10 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Find the best kernel of every backend for each problem, and race them all."""
-    console, started = Console(width=240), time.monotonic()
+    console, clock = Console(width=240), Clock()
 
     def say(line: str) -> None:
-        console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{clock.spent:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
 
     runs, found = known_before(asked.before)
     left = [problem for problem in asked.parsed() if str(problem) not in found]
@@ -357,7 +355,7 @@ def _run_all(
     problems: Sequence[GemmProblem], asked: Asked, about: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[tuple[GemmProblem, dict[str, Any]]]:
     """Yield the findings for each problem that there is time for; the run's device, versions and seconds are noted."""
-    started = time.monotonic()
+    clock = Clock(asked.seconds)
     absent = dict[tuple[str, str], str]()
     with ExitStack() as stack:
         engines = engines_of(asked.spaces, asked.store, asked.device, stack)
@@ -372,7 +370,7 @@ def _run_all(
             searches[space] = searched(each, problems, asked.trials, asked.store)
             say(f"{space}: {len(problems)} problems searched")
         for problem in problems:
-            if time.monotonic() - started > asked.seconds:
+            if clock.left < 0:
                 say(f"{problem}: not begun, {asked.seconds:g} s are over")
                 continue
             entrants = found_by_engines(engines, problem, asked.trials, asked.store, searches)
@@ -385,7 +383,7 @@ def _run_all(
             except (TilescoutError, RuntimeError) as error:
                 say(f"{problem}: {one_line(error)}")
                 continue
-            about["seconds"] = time.monotonic() - started
+            about["seconds"] = clock.spent
             rows = one["rows"].items()
             say(f"{problem}: " + ", ".join(f"{who} {row['speed']['value']:.3f}" for who, row in rows if "speed" in row))
             yield problem, one

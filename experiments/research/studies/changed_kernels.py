@@ -11,7 +11,6 @@ change over that before, in the same round: below 1 the change has made a kernel
 
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.kernels import load_named
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.search.build.loading import Launch
@@ -146,7 +145,7 @@ def print_sizes(console: Console, size: str, found: Mapping[int, Mapping[str, An
 @click.option(
     "--kernels", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="The folder."
 )
-@click.option("--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no problem after that.")
+@seconds_option(300.0)
 @click.option("--by", default="tokens", show_default=True, help="The size of the problems that means are told by.")
 @device_option
 def main(run: Run, space: str, kernels: Path, seconds: float, by: str, device: str) -> None:
@@ -155,11 +154,9 @@ def main(run: Run, space: str, kernels: Path, seconds: float, by: str, device: s
     problems = {text: template.parse(text) for text in plan}
     if unsized := next((text for text, each in problems.items() if by not in each.sizes), ""):
         raise click.UsageError(f"{unsized} has no size {by!r}")
-    started, worker, console, found = time.monotonic(), Worker(device), Console(width=160), dict[str, Any]()
+    clock, worker, console, found = Clock(seconds), Worker(device), Console(width=160), dict[str, Any]()
     means: dict[int, dict[str, Any]] = {}
-    for text, those in plan.items():
-        if time.monotonic() - started > seconds:
-            break
+    for text, those in clock.in_time(plan.items()):
         launches = [
             {change: load_named(worker, template, problems[text], kernels, name, row) for change, name in files.items()}
             for row, files in those.items()

@@ -10,7 +10,6 @@ With `--suite` the problems are those of a suite; `out-of-sample` is judged so, 
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import drawn
 from tilescout.search.build.artifacts import Artifact, CompileFailure
@@ -160,7 +160,7 @@ class Asked:
 @click.option("--count", type=click.IntRange(1, 40), default=40, show_default=True, help="Problems to draw.")
 @click.option("--suite", help="The problems of this suite, none drawn.")
 @click.option("--fp8", type=click.IntRange(min=0), default=10, show_default=True, help="Of them, with 8-bit elements.")
-@click.option("--seconds", type=Finite(min=0), default=80.0, show_default=True, help="To race for.")
+@seconds_option(80.0)
 @click.option("--always/--no-always", default=True, show_default=True, help="Whether to race the defaults, too.")
 @device_option
 @seed_option
@@ -177,7 +177,7 @@ def main(run: Run, wanted: Asked) -> None:
         else list(find_suite(wanted.suite).parsed(GemmProblem.parse))
     )
     template = find_template(SPACE)
-    started, console = time.monotonic(), Console(width=120)
+    clock, console = Clock(wanted.seconds), Console(width=120)
     found: list[dict[str, Any]] = []
     report: dict[str, Any] = {"problems": found}
     with (
@@ -196,9 +196,8 @@ def main(run: Run, wanted: Asked) -> None:
             for problem, kernels in zip(problems, listed, strict=True)
         ]
         report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
-        for problem, answer, kernels, futures in zip(problems, answers, listed, built, strict=True):
-            if time.monotonic() - started > wanted.seconds:
-                break
+        listing = zip(problems, answers, listed, built, strict=True)
+        for problem, answer, kernels, futures in clock.in_time(listing):
             one: dict[str, Any] = {"problem": str(problem)}
             try:
                 if kernels:

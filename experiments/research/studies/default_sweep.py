@@ -14,7 +14,6 @@ tells what chains are off.
 """
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,8 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.glances import Glances
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, device_option, study
@@ -139,7 +139,7 @@ class Asked:
     help="Of each space, how many that are ranked first are glanced at.",
 )  # fmt: skip
 @click.option("--also", type=click.Path(path_type=Path), multiple=True, help="A record of default-live. Repeatable.")
-@click.option("--seconds", type=Finite(min=0), default=80.0, show_default=True, help="To glance for.")
+@seconds_option(80.0)
 @device_option
 @seed_option
 @store_option
@@ -177,12 +177,10 @@ def main(run: Run, asked: Asked) -> None:
             if len(found) % _KEEP_EVERY == 0:
                 run.keep(report)
 
-        started = time.monotonic()
+        clock = Clock(asked.seconds)
         for one, default in zip(live, defaults, strict=True):
             look(GemmProblem.parse(one["problem"]), [sweep.configurations[0].index(default)])
-        for problem in drawn:
-            if time.monotonic() - started > asked.seconds:
-                break
+        for problem in clock.in_time(drawn):
             look(problem, [])
     run.keep(report)
     print_sweep(Console(width=120), found)

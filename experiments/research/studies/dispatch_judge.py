@@ -20,7 +20,6 @@ race some more times at the m with the largest regrets: the largest of many is p
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.dispatch_figures import MEASURED, again_slowest, figures, largest
 from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
@@ -242,11 +242,9 @@ def judged(
     few = (generator.choice(FEW_ROWS, asked.few, replace=False) + 1).tolist()
     served = [point.m for point in made[MEASURED].points if made[MEASURED].find(point.m) is not None]
     near = looks(sweep.kernels, judge.models, [*few, *random], pool)
-    started = time.monotonic()
+    clock = Clock(asked.judging)
     work = [("again", m) for m in generator.permutation(served).tolist()[: asked.again]]
-    for name, m in [*work, *(("few", m) for m in few), *(("judged", m) for m in random)]:
-        if time.monotonic() - started > asked.judging:
-            break
+    for name, m in clock.in_time([*work, *(("few", m) for m in few), *(("judged", m) for m in random)]):
         try:
             if name == "again":
                 found[name].append(judge.again(sweep, m, made[MEASURED], seed))
@@ -254,7 +252,7 @@ def judged(
                 found[name].append(judge.at(sweep, m, made, near[m], seed))
         except CannotMeasureError as error:
             _LOG.warning("%d rows: %s", m, error)
-        found["judge_seconds"] = time.monotonic() - started
+        found["judge_seconds"] = clock.spent
         if len(found["judged"]) % _KEEP_EVERY == 0:
             keep(found)
     keep(found)
@@ -464,10 +462,10 @@ def main(run: Run, asked: Asked) -> None:
         options = DispatchOptions(candidates=asked.candidates, others=asked.candidates // 2)
         judge = Judge(engine, [beside], {each.name: _model(each, engine.device) for each in spaces}, options)
         for number, (origin, problem, make) in enumerate(_wanted(judge, asked)):
-            started = time.monotonic()
+            clock = Clock()
             rivals = judge.rivals(problem, pool)
             made = make()
-            about = {"model": origin, "build_seconds": time.monotonic() - started}
+            about = {"model": origin, "build_seconds": clock.spent}
             name = f"{made[MEASURED].problem.n}x{made[MEASURED].problem.k}"
             made[MEASURED].write(run.out.with_name(f"{run.out.stem}-{name}.json"))
 

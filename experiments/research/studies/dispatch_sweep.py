@@ -7,7 +7,6 @@ expects to serve all sizes best are timed as in a search, in turns with `torch.m
 the fastest is given up early. The file says how a kernel's time grows with m, and replays dispatchers without a GPU.
 """
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
@@ -96,10 +96,8 @@ def main(run: Run, asked: Asked) -> None:
             whole = portfolio_of(template, problem, engine.device)
             sweep = Sweep(engine, promising(whole, models, MOST_ROWS, asked.candidates))
             points: list[Point] = []
-            started = time.monotonic()
-            for m in sizes(asked.points, MOST_ROWS, asked.seed):
-                if time.monotonic() - started > asked.seconds:
-                    break
+            clock = Clock(asked.seconds)
+            for m in clock.in_time(sizes(asked.points, MOST_ROWS, asked.seed)):
                 order = np.argsort(np.nan_to_num(sweep.kernels.predict(models, [m])[:, 0], nan=np.inf), kind="stable")
                 points.append(sweep.at(m, order.tolist()))
                 if len(points) % 10 == 0:
@@ -107,7 +105,7 @@ def main(run: Run, asked: Asked) -> None:
                     run.keep(report)
             found[text] = swept(sweep.kernels, points)
             run.keep(report)
-            print_sweep(console, text, points, time.monotonic() - started)
+            print_sweep(console, text, points, clock.spent)
 
 
 def swept(kernels: Kernels, points: list[Point]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ timed without and with that bundle as ``grouped-model`` does, at numbers of toke
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.grouped_model import (
     contenders,
@@ -77,11 +76,11 @@ def tuned(client: str, sizes: Mapping[str, int], tokens: Sequence[int], folder: 
 
 def _seconds(name: str, command: Sequence[str], folder: Path) -> float:
     print(shlex.join(["tilescout", *command]), flush=True)
-    began = time.monotonic()
+    clock = Clock()
     ran = subprocess.run([sys.executable, "-m", "tilescout.experiments", *command], cwd=folder, check=False)
     if ran.returncode:
         raise NoResultError(f"{name} ended with {ran.returncode}: see above")
-    return time.monotonic() - began
+    return clock.spent
 
 
 def printed(result: Mapping[str, Any]) -> None:
@@ -99,9 +98,7 @@ def printed(result: Mapping[str, Any]) -> None:
 @click.option(
     "--tokens", type=click.IntRange(1), multiple=True, default=_JUDGED, help="Tokens of the block; repeatable."
 )
-@click.option(
-    "--seconds", type=Finite(min=0), default=600.0, show_default=True, help="Begin no further block after these."
-)
+@seconds_option(600.0, "block")
 def main(
     run: Run,
     client: str | None,
@@ -118,14 +115,14 @@ def main(
         raise click.UsageError("name a module of transformers")
     import torch
 
-    began, found = time.monotonic(), find_client(client, dict(sizes))
+    clock, found = Clock(seconds), find_client(client, dict(sizes))
     with TemporaryDirectory() as folder:
         result: dict[str, Any] = {"seconds": tuned(client, dict(sizes), recorded, Path(folder)), "tuned": recorded}
         result |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "blocks": {client: {}}}
         run.keep(result)
         block, exact = found.make("cuda"), in_fp32(found, "cuda")
         for count in tokens:
-            if time.monotonic() - began < seconds:
+            if clock.left > 0:
                 x = found.activations(count, "cuda")
                 made = contenders(block, Path(folder) / "bundle")
                 result["blocks"][client][str(count)] = measure(made, x, exact)

@@ -10,7 +10,6 @@ rounded but the sums: the norm of the difference from an fp32 product of the sam
 operands are random and normal, rounded to e4m3.
 """
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,10 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.research.backend_entrants import Entrant, engines_of, fastest
 from tilescout.experiments.research.backend_rows import FAST, OF_LIST
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.studies.backends import raced
 from tilescout.search.engines.engine import Engine
@@ -83,7 +83,7 @@ def summarised(problems: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str
 
 @study("a Hopper or Blackwell GPU", out_required=True)
 @click.option("--problem", "problems", multiple=True, help="In e4m3; repeatable.  [default: the suite `recorded`]")
-@click.option("--seconds", type=Finite(min=0), default=60.0, show_default=True, help="Begin no further after that.")
+@seconds_option(60.0)
 @device_option
 @seed_option
 @store_option
@@ -98,9 +98,9 @@ def main(run: Run, problems: tuple[str, ...], seconds: float, device: str, seed:
     with ExitStack() as stack:
         engines, worker = engines_of([*SPACES], store, device, stack), Worker(device)
         report |= {"device": worker.machine.name, "versions": worker.machine.versions()}
-        started = time.monotonic()
+        clock = Clock(seconds)
         for problem in asked:
-            if time.monotonic() - started > seconds:
+            if clock.left < 0:
                 console.print(f"{seconds:g} s are over: not begun with {problem}", highlight=False)
                 break
             try:

@@ -27,7 +27,6 @@ GPU, it says how well the two agree on the order of the configurations.
 import hashlib
 import queue
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -41,7 +40,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite, collected, store_option
+from tilescout.experiments.commands.options import Finite, collected, processes_option, store_option
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.field.playing import BUCKETED, Play, Player, bucketed, check_tuner, searched_at
 from tilescout.experiments.research.field.referee import Account, Field, Kernels, Referee
 from tilescout.experiments.research.field.standings import Standing, agreement, standings
@@ -118,18 +118,6 @@ def played_in(play: Play, done: Mapping[str, Any]) -> bool:
     """Whether the problems of a file have this search."""
     runs = done.get(play.problem, {}).get("runs", ())
     return any((run["tuner"], run["number"]) == (play.tuner, play.number) for run in runs)
-
-
-class Clock:
-    """The seconds that are left."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """Until the end; negative after it."""
-        return self._end - time.monotonic()
 
 
 def searched_in(space: str, within: Path | None, tuners: Sequence[str]) -> tuple[KernelTemplate, SubSpace]:
@@ -351,7 +339,7 @@ def card() -> str:
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Trials of a search.")
 @click.option("--searches", type=click.IntRange(min=1), default=3, show_default=True, help="By each of a problem.")
 @click.option("--seconds", type=Finite(min=0), default=600.0, show_default=True, help="End after that.")
-@click.option("--processes", type=click.IntRange(min=1), help="Searches at a time; by default one for each core.")
+@processes_option
 @device_option
 @store_option
 @collected(Asked)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tilescout.experiments.commands.options import Finite, store_option
+from tilescout.experiments.commands.options import store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import QUICK, UNSEEN, chosen_row, compilers
@@ -129,23 +130,19 @@ def shown(found: Mapping[str, float]) -> str:
 
 @study("a Hopper GPU", out_required=True)
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option(
-    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further problem after these."
-)
+@seconds_option(300.0)
 @store_option
 def main(run: Run, path: Path, seconds: float, store: Path) -> None:
     """Watch the kernels that `grouped peers` chose in a record, PATH."""
     import torch
 
-    started, worker = time.monotonic(), Worker("cuda")
+    clock, worker = Clock(seconds), Worker("cuda")
     taken = {text: chosen(each) for text, each in Record.read(path).result["problems"].items()}
     templates = [find_template(name) for name in sorted({space for space, _ in taken.values()})]
     result: dict[str, Any] = {"device": worker.machine.name, "versions": worker.machine.versions(), "problems": {}}
     with compilers(templates, artifacts(store)) as pools:
         built = {text: pools[space].submit(each) for text, (space, each) in taken.items()}
-        for text, (space, configuration) in taken.items():
-            if time.monotonic() - started > seconds:
-                break
+        for text, (space, configuration) in clock.in_time(taken.items()):
             problem, artifact = drawn_anew(GroupedProblem.parse(text)), built[text].result()
             if isinstance(artifact, CompileFailure):
                 raise NoResultError(f"{text}: {artifact.error}")

@@ -7,7 +7,6 @@ products of gathered rows, Quack's and ours, stand behind torch's ``index_select
 that nothing was chosen on; times are over those of ``index_select`` and ``torch._grouped_mm``.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
-from tilescout.experiments.commands.options import Finite, store_option
+from tilescout.experiments.commands.options import store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import DEVICE, PAIRS, ROUNDS, compilers
 from tilescout.experiments.research.studies.grouped_swiglu import TWO, candidates, fastest, judged
@@ -63,12 +63,10 @@ def behind_gathering(product: Launch) -> Launch:
 
 def race(problems: Sequence[GatheredProblem], pools: Mapping[str, CompilePool], seconds: float, run: Run) -> None:
     """Race on every problem that is begun in time, and keep the result after each."""
-    worker, started, options = Worker("cuda"), time.monotonic(), ProtocolOptions()
+    worker, clock, options = Worker("cuda"), Clock(seconds), ProtocolOptions()
     result: dict[str, Any] = {"device": worker.machine.name, "versions": worker.machine.versions()}
     result |= {"protocol": protocol_of(options.objective)[0], "rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
-    for problem in problems:
-        if time.monotonic() - started > seconds:
-            break
+    for problem in clock.in_time(problems):
         plain, record = GroupedProblem.like(problem), dict[str, Any]()
         contenders: dict[str, Launch] = {}
         tried = of_quack(GATHERING, problem)
@@ -92,9 +90,7 @@ def race(problems: Sequence[GatheredProblem], pools: Mapping[str, CompilePool], 
 
 @study("a Hopper GPU, and the extra quack", out_required=True)
 @click.argument("problems", nargs=-1, required=True)
-@click.option(
-    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further problem after these."
-)
+@seconds_option(300.0)
 @store_option
 def main(run: Run, problems: tuple[str, ...], seconds: float, store: Path) -> None:
     """Race on PROBLEMS of one type, such as 128x4096x1536x2048:bf16:gathered-8:zipf-1."""

@@ -10,12 +10,11 @@ the regret is what it is slower there, and the interval tells whether that is mo
 """
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -23,7 +22,8 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.duels import DuelOptions, Verdict, duel, verdict
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import DEVICE, PAIRS, ROUNDS, UNSEEN, compilers, measured, speed
@@ -42,8 +42,6 @@ from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.workloads import Workload
-
-T = TypeVar("T")
 
 _RACERS = 3
 _MARGIN = 0.05  # what a regret is to be within
@@ -153,14 +151,6 @@ def judge(worker: Worker, product: Judged, problem: GroupedProblem, options: Pro
     }
 
 
-def in_time(those: Sequence[T], started: float, seconds: float) -> Iterator[T]:
-    """Those that begin no later than some seconds after the start; the first however late it is."""
-    for at, one in enumerate(those):
-        if at and time.monotonic() - started > seconds:
-            return
-        yield one
-
-
 def summary(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """The mean and the largest regret, how many are above 5 % by each verdict, and the least speed over the library."""
     regrets = [each["regret"] for each in problems.values()]
@@ -179,7 +169,7 @@ def summary(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 @study("a Hopper GPU", out_required=True)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--counts", type=click.IntRange(1), default=8, show_default=True, help="Problems of each product.")
-@click.option("--seconds", type=Finite(min=0), default=100.0, show_default=True, help="Begin no problem after these.")
+@seconds_option(100.0)
 @click.option("--routing", help="How all tokens are routed, such as worst, instead of as drawn.")
 @seed_option
 @store_option
@@ -187,7 +177,7 @@ def main(
     run: Run, paths: tuple[Path, ...], counts: int, seconds: float, routing: str | None, seed: int, store: Path
 ) -> None:
     """Judge ranges of tokens made of tables, PATHS."""
-    started, tables = time.monotonic(), [Table.read(path) for path in paths]
+    clock, tables = Clock(seconds), [Table.read(path) for path in paths]
     kept = ArtifactStore(artifacts(store))
     times = joined([each for table in tables for each in grouped_times(table)])
     made = grouped_of_tables(tables, kept)
@@ -201,9 +191,9 @@ def main(
                 product.pool.submit(configuration)
         routed = None if routing is None else Routing.parse(routing)
         wanted = [drawn(each.product, each.sizes, counts, generator, routed) for each in times]
-        print(f"ranges made after {time.monotonic() - started:.0f} s", flush=True)
+        print(f"ranges made after {clock.spent:.0f} s", flush=True)
         turns = [turn for those in zip(*wanted, strict=True) for turn in zip(products, those, strict=True)]
-        for product, problem in in_time(turns, started, seconds):
+        for product, problem in clock.in_time(turns):
             found = judge(worker, product, problem, options)
             worker.machine.release()
             problems[str(problem)] = found

@@ -14,7 +14,6 @@ client is a module of transformers; its sizes are those that its configuration h
 
 import gc
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import called, graph_of, in_graphs, in_turns
 from tilescout.search.export.graph_nodes import Report
@@ -279,9 +278,7 @@ def show(result: Mapping[str, Any]) -> None:
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
 @click.option("--dynamic", is_flag=True, help="Compile once for all numbers of tokens.")
 @click.option("--decoding", is_flag=True, help="Time the block as transformers' `generate` decodes, too.")
-@click.option(
-    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."
-)
+@seconds_option(300.0, "block")
 def main(
     run: Run,
     bundle: Path | None,
@@ -301,7 +298,7 @@ def main(
         raise click.UsageError("name a bundle")
     import torch
 
-    started = time.monotonic()
+    clock = Clock(seconds)
     blocks: dict[str, Any] = {name: {} for name in clients}
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "dynamic": dynamic, "blocks": blocks}
     for name in clients:
@@ -310,7 +307,7 @@ def main(
         make = partial(contenders, block, bundle, beside, client.make("cuda", DECODING) if decoding else None)
         one = make(dynamic=True) if dynamic else None
         for count in tokens:
-            if time.monotonic() - started < seconds:
+            if clock.left > 0:
                 made = one or make()
                 blocks[name][str(count)] = measure(made, client.activations(count, "cuda"), exact)
                 run.keep(result)

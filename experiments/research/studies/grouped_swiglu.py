@@ -11,7 +11,6 @@
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -22,7 +21,8 @@ import click
 import numpy as np
 
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.grouped_tuners import by_torch
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import (
@@ -125,12 +125,10 @@ def race(
     texts: Sequence[str], pools: Mapping[str, CompilePool], options: ProtocolOptions, seconds: float, run: Run
 ) -> None:
     """Race on every problem that is begun in time, and keep the result after each."""
-    worker, started = Worker("cuda"), time.monotonic()
+    worker, clock = Worker("cuda"), Clock(seconds)
     result: dict[str, Any] = {"device": worker.machine.name, "versions": worker.machine.versions()}
     result |= {"protocol": protocol_of(options.objective)[0], "rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
-    for text in texts:
-        if time.monotonic() - started > seconds:
-            break
+    for text in clock.in_time(texts):
         problem = GatedProblem.parse(text)
         tried = candidates(ONE, problem)
         rows, default, best = fastest(worker, ONE, Gated(), problem, pools[ONE.name], options, tried)
@@ -174,9 +172,7 @@ def judged(
 @click.argument("part", type=click.Choice(["check", "race"]))
 @click.argument("problems", nargs=-1)
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem, for `check`.")
-@click.option(
-    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further problem after these."
-)
+@seconds_option(300.0)
 @seed_option
 @store_option
 def main(run: Run, part: str, problems: tuple[str, ...], sample: int, seconds: float, seed: int, store: Path) -> None:

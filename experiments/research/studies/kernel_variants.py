@@ -10,7 +10,6 @@ time, is not verified: a name that ends in ``loads`` multiplies nothing, one tha
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.kernels import load_named
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.experiments.research.studies.stream_k import speed
@@ -91,7 +90,7 @@ def print_problem(console: Console, problem: str, record: Mapping[str, Any]) -> 
 @click.option(
     "--kernels", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="The folder."
 )
-@click.option("--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no problem after that.")
+@seconds_option(300.0)
 @device_option
 def main(run: Run, kernels: Path, seconds: float, device: str) -> None:
     """Race all kernels of a folder, problem by problem."""
@@ -101,10 +100,8 @@ def main(run: Run, kernels: Path, seconds: float, device: str) -> None:
         plan.setdefault(problem, []).append((name, row))
         configurations[name] = row
     knobs = [knob.name for knob in find_template(SPACE).knobs]
-    started, worker, found = time.monotonic(), Worker(device), dict[str, Any]()
-    for text, those in plan.items():
-        if time.monotonic() - started > seconds:
-            break
+    clock, worker, found = Clock(seconds), Worker(device), dict[str, Any]()
+    for text, those in clock.in_time(plan.items()):
         problem = GemmProblem.parse(text)
         found[text] = raced(worker, problem, launches_of(worker, problem, kernels, those))
         run.keep({"knobs": knobs, "kernels": configurations, "problems": found})

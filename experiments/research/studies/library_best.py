@@ -23,8 +23,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.artifacts import Artifact
@@ -190,7 +191,7 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], suite
 @click.option(
     "--most", type=click.IntRange(min=0), default=1500, show_default=True, help="Algorithms to try on each; 0: none."
 )
-@click.option("--seconds", type=Finite(min=0), default=200.0, show_default=True, help="Begin nothing new after that.")
+@seconds_option(200.0)
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @seed_option
 @store_option
@@ -213,14 +214,14 @@ def main(
 
     named = {signed(problem): name for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
     exhaustive = [signed(GemmProblem.parse(text)) for text in whole if most]
-    console, started = Console(width=160), time.monotonic()
+    console, clock = Console(width=160), Clock(seconds)
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "signature": signature, "problems": found}
     with LocalEngine(find_template(SPACE), artifacts(store), [device], options=LIVE_CHAINS) as engine:
         report |= {"device": engine.product, "versions": dict(engine.versions)}
         report["knobs"] = [knob.name for knob in engine.template.knobs]
         for text, exhaust in [*((text, False) for text in named), *((text, True) for text in exhaustive)]:
-            if time.monotonic() - started > seconds:
+            if clock.left < 0:
                 console.print(f"{seconds:g} s are over: not begun with {text}", highlight=False)
                 continue
             problem = GemmProblem.parse(text)
@@ -235,7 +236,7 @@ def main(
             speeds = ", ".join(f"{name} {one[name]:.4f}" for name in SPEEDS if name in one)
             counts = ", ".join(f"{one[name]} {name}" for name in ("legal", "asked", "tried") if name in one)
             told = one.get("error") or "; ".join(filter(None, (speeds, counts)))
-            console.print(f"{time.monotonic() - started:4.0f} s {text}: {told}", highlight=False, soft_wrap=True)
+            console.print(f"{clock.spent:4.0f} s {text}: {told}", highlight=False, soft_wrap=True)
     report["means"] = print_speeds(console, found, {text: named.get(text, "") for text in found}, seed)
-    report["seconds"] = time.monotonic() - started
+    report["seconds"] = clock.spent
     run.keep(report)

@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 
 from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.library_best import described, measured, raced
@@ -254,7 +255,7 @@ def main(
     run: Run, problems: tuple[str, ...], most: int, trials: int, seconds: float, device: str, seed: int, store: Path
 ) -> None:
     """Ask cuBLASLt what its algorithms can be told and what is legal, and measure a part of it."""
-    console, started = Console(width=160), time.monotonic()
+    console, clock = Console(width=160), Clock(seconds)
     template = find_template(SPACE)
     loader = load_loader(template.loader)
     assert isinstance(loader, CublasLt)
@@ -269,10 +270,10 @@ def main(
         except TilescoutError as error:
             found[text] = {"error": one_line(error)}
         run.keep(report)
-        print_asked(console, text, found[text], time.monotonic() - started)
+        print_asked(console, text, found[text], clock.spent)
     with LocalEngine(template, artifacts(store), [device], options=LIVE_CHAINS) as engine:
         for text, legal in rows.items():
-            if time.monotonic() - started > seconds:
+            if clock.left < 0:
                 console.print(f"{seconds:g} s are over: not measured on {text}", highlight=False)
                 continue
             try:
@@ -282,7 +283,7 @@ def main(
             found[text]["timed"] = one
             run.keep(report)
             told = {key: value for key, value in one.items() if key != "rows"}
-            console.print(f"{time.monotonic() - started:4.0f} s {text}: {told}", highlight=False, soft_wrap=True)
+            console.print(f"{clock.spent:4.0f} s {text}: {told}", highlight=False, soft_wrap=True)
 
 
 def print_asked(console: Console, text: str, one: Mapping[str, Any], seconds: float) -> None:

@@ -13,7 +13,6 @@ until the ratio is known to within 0.3 % (see `tilescout.experiments.research.du
 of the best from a miss, or says that it can't.
 """
 
-import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.backend_rows import known_before
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.duels import Verdict, duel, verdict
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
@@ -66,7 +66,7 @@ def found_by(
     """The answers of searches, by sampler."""
     answers = {}
     for sampler in samplers:
-        started = time.monotonic()
+        clock = Clock()
         name, _, text = sampler.partition(":")
         options = dict(each.split("=", 1) for each in text.split(",")) if text else {}
         settings: dict[str, Any] = {"options": options} if options else {}
@@ -82,7 +82,7 @@ def found_by(
             "configuration": list(best.configuration.values()),
             "trials": len(result.trials),
             "gpu_seconds": result.gpu_seconds,
-            "seconds": time.monotonic() - started,
+            "seconds": clock.spent,
             "found at": next(trial.number for trial in result.trials if trial.configuration == best.configuration),
         }
     return answers
@@ -175,9 +175,7 @@ class Asked:
 )
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
 @click.option("--each", type=Finite(min=0), default=12.0, show_default=True, help="Seconds of screening a problem.")
-@click.option(
-    "--seconds", type=Finite(min=0), default=150.0, show_default=True, help="Begin no further problem after that."
-)
+@seconds_option(150.0)
 @click.option("--model", type=click.Path(path_type=Path, exists=True), help="Of `guided`; the shipped one otherwise.")
 @click.option("--times", type=click.Path(path_type=Path), help="Folder for the times of the screening.")
 @device_option
@@ -186,10 +184,10 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Run all of the library's algorithms on each problem, and search among them with few trials."""
-    console, started = Console(width=160), time.monotonic()
+    console, clock = Console(width=160), Clock()
 
     def say(line: str) -> None:
-        console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{clock.spent:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
 
     runs, results = known_before(asked.before)
     report: dict[str, Any] = {"protocol": VERSION, "knobs": KNOBS, "runs": runs, "problems": results}
@@ -212,14 +210,14 @@ def _run_all(
     problems: Sequence[str], asked: Asked, about: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is found on each problem that there is time for; device, versions and seconds of the run are noted."""
-    started, template = time.monotonic(), find_template(SPACE)
+    clock, template = Clock(asked.seconds), find_template(SPACE)
     loader = load_loader(template.loader)
     assert isinstance(loader, CublasLt)
     machine, workload = make_machine(asked.device), load_workload(template.workload)
     with LocalEngine(template, artifacts(asked.store), [asked.device], options=LIVE_CHAINS) as engine:
         about |= {"device": engine.product, "versions": dict(engine.versions)}
         for text in problems:
-            if time.monotonic() - started > asked.seconds:
+            if clock.left < 0:
                 say(f"{text}: not begun, {asked.seconds:g} s are over")
                 continue
             problem = GemmProblem.parse(text)
@@ -242,7 +240,7 @@ def _run_all(
                     "asked": listed.asked,
                     "refused": int(np.isnan(found.us).sum()),
                 }
-            about["seconds"] = time.monotonic() - started
+            about["seconds"] = clock.spent
             yield text, one
 
 

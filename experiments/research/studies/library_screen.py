@@ -7,7 +7,6 @@ On each problem as many configurations are timed, roughly, as fit into --each se
 Which configurations are legal is asked by other processes, ahead of the device.
 """
 
-import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from tilescout.experiments.commands.options import Finite, seed_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.screening import Rows, Screen, screened
 from tilescout.search.measure.machine import make_machine
@@ -41,9 +41,7 @@ def legal(loader: str, problem: str) -> tuple[Rows, float]:
 @click.argument("suites", nargs=-1, required=True)
 @click.option("--times", type=click.Path(path_type=Path), required=True, help="Folder for the times.")
 @click.option("--each", type=Finite(min=0), default=1.0, show_default=True, help="Seconds of screening a problem.")
-@click.option(
-    "--seconds", type=Finite(min=0), default=150.0, show_default=True, help="Begin no further problem after that."
-)
+@seconds_option(150.0)
 @click.option(
     "--listers", type=click.IntRange(min=0), default=8, show_default=True, help="Processes that ask; 0 for this one."
 )
@@ -53,7 +51,7 @@ def main(
     run: Run, suites: tuple[str, ...], times: Path, each: float, seconds: float, listers: int, device: str, seed: int
 ) -> None:
     """Time many of the library's algorithms, roughly, on each problem of SUITES."""
-    console, started = Console(width=160), time.monotonic()
+    console, clock = Console(width=160), Clock(seconds)
     template = find_template(SPACE)
     loader, workload, machine = load_loader(template.loader), load_workload(template.workload), make_machine(device)
     assert isinstance(loader, CublasLt)
@@ -63,7 +61,7 @@ def main(
     with pool:
         asked = [pool.submit(legal, template.loader, str(problem)) for problem in problems]
         for problem, future in zip(problems, asked, strict=True):
-            if time.monotonic() - started > seconds:
+            if clock.left < 0:
                 console.print(f"{seconds:g} s are over: not begun with {problem}", highlight=False)
                 future.cancel()
                 continue
@@ -79,4 +77,4 @@ def main(
                 one |= {"best_us": float(np.nanmin(found.us)), "refused": int(np.isnan(found.us).sum())}
             report[str(problem)] = one
             run.keep(report)
-            console.print(f"{time.monotonic() - started:4.0f} s {problem}: {one}", highlight=False, soft_wrap=True)
+            console.print(f"{clock.spent:4.0f} s {problem}: {one}", highlight=False, soft_wrap=True)

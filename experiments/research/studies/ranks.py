@@ -28,6 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, store_option
 from tilescout.experiments.compare.answers import APART
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.field.playing import Play, Player
 from tilescout.experiments.research.field.referee import Referee
 from tilescout.experiments.research.field.standings import Raced, agreement
@@ -37,7 +38,6 @@ from tilescout.experiments.research.studies.field import (
     SPACE,
     TOP,
     TUNERS,
-    Clock,
     bucket_space,
     kernels_of,
     parts,

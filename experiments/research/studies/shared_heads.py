@@ -14,14 +14,13 @@ from dataclasses import astuple, dataclass
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import graph_of, in_turns
 from tilescout.experiments.research.studies.step_kernels import kernels_of
@@ -160,18 +159,16 @@ def _show(result: Mapping[str, Any]) -> None:
     "repeatable.",
 )
 @click.option("--queries", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each sequence.")
-@click.option("--seconds", type=Finite(min=0), default=120.0, show_default=True, help="No other sizes begin after.")
+@seconds_option(120.0, "sizes")
 def main(run: Run, sizes: tuple[str, ...], queries: int, seconds: float) -> None:
     """Measure, or print what was measured."""
     if run.record is not None:
         _show(run.record.result)
         return
-    end = monotonic() + seconds
+    clock = Clock(seconds)
     result: dict[str, Any] = {"queries": queries, "sizes": {}}
     with TemporaryDirectory() as folder:
-        for each in map(Attention.parse, sizes):
-            if monotonic() >= end:
-                break
+        for each in clock.in_time(map(Attention.parse, sizes)):
             result["sizes"][str(each)] = _tried(each, queries, Path(folder, "store"))
             run.keep(result)
     _show(result)

@@ -30,7 +30,8 @@ import numpy as np
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -242,7 +243,7 @@ def lines(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     show_default=True,
     help="What runs around a kernel while it is timed.",
 )
-@click.option("--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no problem after that.")
+@seconds_option(300.0)
 @device_option
 @seed_option
 @store_option
@@ -260,7 +261,7 @@ def main(
 ) -> None:
     """Verify, or compare; see the module."""
     options, generator = ProtocolOptions(objective=Objective(objective)), np.random.default_rng(seed)
-    started, kept = time.monotonic(), ArtifactStore(artifacts(store))
+    clock, kept = Clock(seconds), ArtifactStore(artifacts(store))
     with ExitStack() as stack:
         pools = {
             name: stack.enter_context(CompilePool(find_template(name), "bf16", DEVICE.arch, kept, CompileOptions()))
@@ -292,9 +293,7 @@ def main(
         }
         found: dict[str, Any] = {}
         result = {"protocol": protocol_of(options.objective)[0], "problems": found, **process.describe()}
-        for problem, spaces in built.items():
-            if time.monotonic() - started > seconds:
-                break
+        for problem, spaces in clock.in_time(built.items()):
             try:
                 known = process.listing(find_template(LIBRARY).loader, str(problem), GUESSES)
                 names = [knob.name for knob in find_template(LIBRARY).knobs]

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.field.playing import BUCKETED, Play, Player, Sent, searched_at
 from tilescout.experiments.research.field.referee import Account
-from tilescout.experiments.research.studies.field import Clock, play_all
+from tilescout.experiments.research.studies.field import play_all
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 

@@ -1,12 +1,11 @@
 """The problems on which dispatchers of grouped products are judged, and what is said of them."""
 
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
-from tilescout.experiments.research.studies.grouped_judge import drawn, in_time, rounds_of, summary
+from tilescout.experiments.research.studies.grouped_judge import drawn, rounds_of, summary
 from tilescout.spaces.grouped import GroupedProblem
 
 PRODUCT = GroupedProblem.parse("8x1x28672x4096")
@@ -34,13 +33,6 @@ def test_the_summary_has_the_worst_regret_and_the_least_speed() -> None:
     assert (told["within"], told["missed"], told["not told"]) == (2, 0, 1)
     assert abs(told["mean"] - 0.03) < 1e-12
     assert abs(told["geometric_mean_speed"] - 1.0) < 1e-12
-
-
-def test_the_first_problem_is_judged_however_long_the_ranges_took_and_none_after_the_time() -> None:
-    now = time.monotonic()
-    assert list(in_time(["a", "b"], now - 100, 70)) == ["a"]
-    assert list(in_time(["a", "b"], now, 70)) == ["a", "b"]
-    assert list(in_time([], now, 70)) == []
 
 
 def test_the_library_takes_as_long_as_itself_in_rounds_with_kernels() -> None:
