@@ -277,66 +277,72 @@ def _number(kernels: Kernels, configuration: Configuration) -> int:
 def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Print and return the figures of every product that was judged."""
     found = {text: one for text, one in found.items() if one["judged"]}
+    result = {text: figures_of(one) for text, one in found.items()}
     grid = Grid(title="dispatchers at random m: regret against the best of a race with the portfolio and torch.mm")
     for heading in ("product", "chosen by", "kernels", "ranges", "m judged", "mean", "worst", "at m", "over 2 %"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for heading in ("over 5 %", "speed over torch.mm", "slowest over torch.mm", "again at measured m, slowest"):
         grid.add_column(heading, justify="right")
-    result: dict[str, Any] = {}
     for text, one in found.items():
-        result[text] = {}
-        for name in one["dispatchers"]:
-            told = result[text][name] = figures(one["judged"], name)
-            shown = f"{again_slowest(one['again']):.4f}" if name == MEASURED else ""
-            held = one["dispatchers"][name]
-            counts = (str(len(held["kernels"])), str(len(held["ranges"])), str(told["sizes"]))
+        for name, held in one["dispatchers"].items():
+            told = result[text][name]
             grid.add_row(
-                f"{text} ({one['model']})", name, *counts, f"{told['mean']:.2%}", f"{told['worst']:.2%}",
-                f"{told['worst_at']:,}", f"{told['over_2']:.1%}", f"{told['over_5']:.1%}", f"{told['speed']:.4f}",
-                f"{told['slowest']:.4f}", shown,
+                f"{text} ({one['model']})", name, str(len(held["kernels"])), str(len(held["ranges"])),
+                str(told["sizes"]), f"{told['mean']:.2%}", f"{told['worst']:.2%}", f"{told['worst_at']:,}",
+                f"{told['over_2']:.1%}", f"{told['over_5']:.1%}", f"{told['speed']:.4f}", f"{told['slowest']:.4f}",
+                f"{told['again_slowest']:.4f}" if name == MEASURED else "",
             )  # fmt: skip
-        measured = result[text][MEASURED]
-        measured["again_slowest"] = again_slowest(one["again"])
-        measured["again"] = len(one["again"])
-        measured["build_seconds"] = one.get("build_seconds", math.nan)
-        if one.get("few"):
-            result[text]["few"] = figures(one["few"], MEASURED)
-        if any(f"{RESTED}_regret" in point[MEASURED] for point in one["judged"]):
-            rested = result[text][RESTED] = figures(one["judged"], MEASURED, f"{RESTED}_")
-            rested["again_slowest"] = again_slowest(one["again"], f"{RESTED}_")
     console.print(grid)
     for text, one in found.items():
-        console.print(
-            f"{text}: built in {result[text][MEASURED]['build_seconds']:.0f} s, "
-            f"{len(one['dispatchers'][MEASURED]['points'])} m measured, "
-            f"{len(one['dispatchers'][MEASURED].get('glances', ()))} glanced at, "
-            f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
-            highlight=False,
-        )
-        if one.get("confirmed"):
-            told = max(one["confirmed"], key=lambda each: float(each["regret"]))
-            over = sum(each["regret"] > 0.05 for each in one["confirmed"])
-            result[text]["confirmed"] = {**told, "sizes": len(one["confirmed"]), "over_5": over}
-            console.print(
-                f"{text}, {len(one['confirmed'])} m with the largest regrets again, {HEATS} races each: worst "
-                f"{told['regret']:.2%} [{told['low']:.2%}, {told['high']:.2%}] at {told['m']:,}, {over} over 5 %",
-                highlight=False,
-            )
-        if "few" in result[text]:
-            told = result[text]["few"]
-            console.print(
-                f"{text}, {told['sizes']} random m of at most {FEW_ROWS:,}: mean {told['mean']:.2%}, worst "
-                f"{told['worst']:.2%} at {told['worst_at']:,}, speed over torch.mm {told['speed']:.4f}",
-                highlight=False,
-            )
-        if RESTED in result[text]:
-            rested = result[text][RESTED]
-            console.print(
-                f"{text}, on a device that rested: mean {rested['mean']:.2%}, worst {rested['worst']:.2%} at "
-                f"{rested['worst_at']:,}; at measured m again, slowest {rested['again_slowest']:.4f}",
-                highlight=False,
-            )
+        for line in _lines(one, result[text]):
+            console.print(text + line, highlight=False)
     return result
+
+
+def figures_of(one: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of each dispatcher of a product, and of the measured one in other states and at other m."""
+    result: dict[str, Any] = {name: figures(one["judged"], name) for name in one["dispatchers"]}
+    result[MEASURED] |= {
+        "again_slowest": again_slowest(one["again"]),
+        "again": len(one["again"]),
+        "build_seconds": one.get("build_seconds", math.nan),
+    }
+    if one.get("few"):
+        result["few"] = figures(one["few"], MEASURED)
+    if any(f"{RESTED}_regret" in point[MEASURED] for point in one["judged"]):
+        result[RESTED] = figures(one["judged"], MEASURED, f"{RESTED}_")
+        result[RESTED]["again_slowest"] = again_slowest(one["again"], f"{RESTED}_")
+    if one.get("confirmed"):
+        worst = max(one["confirmed"], key=lambda each: float(each["regret"]))
+        over = sum(each["regret"] > 0.05 for each in one["confirmed"])
+        result["confirmed"] = {**worst, "sizes": len(one["confirmed"]), "over_5": over}
+    return result
+
+
+def _lines(one: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+    """The figures that are not in the table, behind the product's name."""
+    measured = one["dispatchers"][MEASURED]
+    yield (
+        f": built in {told[MEASURED]['build_seconds']:.0f} s, {len(measured['points'])} m measured, "
+        f"{len(measured.get('glances', ()))} glanced at, {told[MEASURED]['again']} of them again; "
+        f"judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s"
+    )
+    if worst := told.get("confirmed"):
+        yield (
+            f", {worst['sizes']} m with the largest regrets again, {HEATS} races each: worst "
+            f"{worst['regret']:.2%} [{worst['low']:.2%}, {worst['high']:.2%}] at {worst['m']:,}, "
+            f"{worst['over_5']} over 5 %"
+        )
+    if few := told.get("few"):
+        yield (
+            f", {few['sizes']} random m of at most {FEW_ROWS:,}: mean {few['mean']:.2%}, worst "
+            f"{few['worst']:.2%} at {few['worst_at']:,}, speed over torch.mm {few['speed']:.4f}"
+        )
+    if rested := told.get(RESTED):
+        yield (
+            f", on a device that rested: mean {rested['mean']:.2%}, worst {rested['worst']:.2%} at "
+            f"{rested['worst_at']:,}; at measured m again, slowest {rested['again_slowest']:.4f}"
+        )
 
 
 def draw_regrets(result: Mapping[str, Any], path: Path) -> None:
