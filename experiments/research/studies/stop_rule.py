@@ -19,10 +19,10 @@ Beside it stand the best of two other rules by the same searches: a fixed count 
 the rule of an earlier version: the chance of a gain by the posterior, with standard deviations that a factor widens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 import numpy as np
@@ -294,67 +294,66 @@ def print_figures(
     console: Console, searches: Sequence[Watched], patiences: Sequence[int] = (GuidedOptions().patience, 18, 24)
 ) -> dict[str, object]:
     """Print and return the limits that keep the promises, what they cost, and what others of the patience do."""
-    shapes = len({one.shape for one in searches})
-    heading = f"{len(searches)} searches of {shapes} shapes that the models have not seen"
-    grid = Grid(title=heading, title_justify="left")
-    for name in (
-        "rule",
-        "promise",
-        "limit",
-        "in flight",
-        "risk",
-        "misses [95 %]",
-        "measurements: median",
-        "mean",
-        "90 %",
-        "regret",
-    ):
-        grid.add_column(name, justify="right")
-    rows: list[dict[str, object]] = []
-
-    def add(name: str, promise: str, rule: Rule, limit: float) -> None:
-        known = [str(ahead) for ahead in sorted({one.ahead for one in searches})]
-        for ahead in known if len(known) == 1 else ["all", *known]:
-            some = [one for one in searches if ahead in ("all", str(one.ahead))]
-            row = figures(some, rule, limit)
-            rows.append({"rule": name, "promise": promise, "ahead": ahead, **row})
-            grid.add_row(
-                name,
-                promise,
-                f"{limit:g}",
-                ahead,
-                f"{row['risk']:.3f}",
-                f"{row['misses']:g} [{row['share_low']:.1%}, {row['share_high']:.1%}]",
-                f"{row['measurements_median']:g}",
-                f"{row['measurements_mean']:.1f}",
-                f"{row['measurements_90']:g}",
-                f"{row['regret']:.2%}",
-            )
-
-    found: dict[str, dict[str, float | None]] = {}
-    for name, (rule, limits) in rules(searches).items():
-        found[name] = {}
-        for promise in RISKS:
-            limit = found[name][f"{promise:g}"] = calibrated(searches, rule, limits, promise)
+    limits = {
+        name: {promise: calibrated(searches, rule, tried, promise) for promise in RISKS}
+        for name, (rule, tried) in rules(searches).items()
+    }
+    rows: list[dict[str, Any]] = []
+    for name, kept in limits.items():
+        for promise, limit in kept.items():
             if limit is not None:
-                add(name, f"{promise:.0%}", rule, limit)
+                rows += by_flight(searches, name, f"{promise:.0%}", limit)
     for patience in patiences:
-        add("patience", "", by_patience, patience)
-        add("alike", "", by_patience_alike, patience)
-    console.print(grid)
+        rows += by_flight(searches, "patience", "", patience)
+        rows += by_flight(searches, "alike", "", patience)
+    shapes = len({one.shape for one in searches})
+    print_rows(console, f"{len(searches)} searches of {shapes} shapes that the models have not seen", rows)
     apart: dict[str, float] = {}
     if all(len(one.left) >= TOLD_AFTER for one in searches):
         apart["patience"] = told_apart(searches, lambda one: float(one.since[TOLD_AFTER - 1]))
-        if "chance" in found:
+        if "chance" in limits:
             apart["chance"] = told_apart(searches, lambda one: one.widest[TOLD_AFTER - 1])
         console.print(
             f"after {TOLD_AFTER} measurements, pairs of searches told apart by "
             + ", ".join(f"{name} {share:.0%}" for name, share in apart.items())
         )
-    for promise in RISKS:
-        if found["patience"][f"{promise:g}"] is None:
+    for promise, limit in limits["patience"].items():
+        if limit is None:
             console.print(f"no patience promises {promise:.0%}: {shapes} shapes are too few, or the budget is")
-    return {"calibrated": found, "shapes": shapes, "figures": rows, "told_apart": apart}
+    calibrated_to = {name: {f"{promise:g}": limit for promise, limit in kept.items()} for name, kept in limits.items()}
+    return {"calibrated": calibrated_to, "shapes": shapes, "figures": rows, "told_apart": apart}
+
+
+def by_flight(searches: Sequence[Watched], name: str, promise: str, limit: float) -> Iterator[dict[str, Any]]:
+    """The figures of a rule with a limit: over all searches, and over those with so many proposals in flight."""
+    rule, _ = rules(searches)[name]
+    known = [str(ahead) for ahead in sorted({one.ahead for one in searches})]
+    for ahead in known if len(known) == 1 else ["all", *known]:
+        some = [one for one in searches if ahead in ("all", str(one.ahead))]
+        yield {"rule": name, "promise": promise, "ahead": ahead, **figures(some, rule, limit)}
+
+
+def print_rows(console: Console, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the figures of rules with their limits."""
+    grid = Grid(title=title, title_justify="left")
+    for heading in ("rule", "promise", "limit", "in flight", "risk", "misses [95 %]", "measurements: median"):
+        grid.add_column(heading, justify="right")
+    for heading in ("mean", "90 %", "regret"):
+        grid.add_column(heading, justify="right")
+    for row in rows:
+        grid.add_row(
+            row["rule"],
+            row["promise"],
+            f"{row['limit']:g}",
+            row["ahead"],
+            f"{row['risk']:.3f}",
+            f"{row['misses']:g} [{row['share_low']:.1%}, {row['share_high']:.1%}]",
+            f"{row['measurements_median']:g}",
+            f"{row['measurements_mean']:.1f}",
+            f"{row['measurements_90']:g}",
+            f"{row['regret']:.2%}",
+        )
+    console.print(grid)
 
 
 @dataclass(frozen=True)
