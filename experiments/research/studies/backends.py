@@ -35,11 +35,10 @@ it says which run each problem is of. Where nothing is left to run, no GPU is ne
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
@@ -109,7 +108,8 @@ for each. What nvcc compiled serves all sizes: it stays in TorchInductor's cache
 """
 
 
-class Inductor(NamedTuple):
+@dataclass(frozen=True)
+class Inductor:
     """A backend of TorchInductor's.
 
     Attributes
@@ -120,16 +120,31 @@ class Inductor(NamedTuple):
         Those of its configuration.
     objects
         What its compiler keeps; None if that is TorchInductor's own affair.
+    absent
+        Why it has no kernel, by the signatures of problems for which it has none.
     """
 
     name: str
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Any] = field(default_factory=dict)
     objects: KeptObjects | None = None
+    absent: dict[str, str] = field(default_factory=dict)
 
     def tune(self, problem: GemmProblem, inputs: Tensors) -> tuple[Tuned, dict[str, Any]]:
-        """Have a problem compiled and tuned; what came of it, and what that took, ready for JSON."""
+        """Have a problem compiled and tuned; what came of it, and what that took, ready for JSON.
+
+        Raises
+        ------
+        NoBackendError
+            If it has no kernel for such problems; of each signature that is asked once.
+        """
+        if problem.signature in self.absent:
+            raise NoBackendError(self.absent[problem.signature])
         before = self.objects.given() if self.objects is not None else []
-        tuned = tune_by(self.name, problem, inputs, self.settings)
+        try:
+            tuned = tune_by(self.name, problem, inputs, self.settings)
+        except NoBackendError as error:
+            self.absent[problem.signature] = one_line(error)
+            raise
         told = tuned.to_dict()
         if self.objects is not None:
             took = self.objects.spent(self.objects.given()[len(before) :])
@@ -148,7 +163,6 @@ def raced(
     problem: GemmProblem,
     entrants: Mapping[str, Entrant | str],
     store: Path,
-    absent: dict[tuple[str, str], str],
     seed: int,
     inductor: Mapping[str, Inductor],
 ) -> dict[str, Any]:
@@ -158,36 +172,23 @@ def raced(
     workload = find_template("gemm_sm90").workload
     bench = worker.bench(workload, str(problem), CHAINS, None)
     inputs = load_workload(workload).inputs(problem, torch.Generator(worker.machine.device).manual_seed(seed))
-    arch, kernels = find_device(worker.machine.name).arch, ArtifactStore(artifacts(store))
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {
+        who: {"error": one} if isinstance(one, str) else one.to_dict() for who, one in entrants.items()
+    }
+    runners: dict[str, str] = {}  # a kernel that several have found runs once
+    first: dict[tuple[str, Configuration], str] = {}
     launches: dict[str, Launch] = {}
-    same: dict[tuple[str, Configuration], str] = {}  # a kernel that several have found runs once
     for who, entrant in entrants.items():
-        if isinstance(entrant, str):
-            rows[who] = {"error": entrant}
-            continue
-        rows[who] = entrant.to_dict()
-        if same.setdefault((entrant.space, entrant.configuration), who) != who:
-            continue
-        template = find_template(entrant.space)
-        artifact = kernels.find(ArtifactKey.of(template, entrant.configuration, problem.signature, arch))
-        assert isinstance(artifact, Artifact)
-        launches[who] = worker.load(
-            make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
-        )
+        if not isinstance(entrant, str):
+            runners[who] = first.setdefault((entrant.space, entrant.configuration), who)
+            if runners[who] == who:
+                launches[who] = _load(worker, problem, entrant, ArtifactStore(artifacts(store)), bench.library_us)
     for who, backend in inductor.items():
-        known = (backend.name, problem.signature)
-        if known in absent:
-            rows[who] = {"error": absent[known]}
-            continue
         try:
-            tuned, told = backend.tune(problem, inputs)
+            tuned, rows[who] = backend.tune(problem, inputs)
             bench.verify(tuned.launch_into, edge=False)
-            rows[who], launches[who] = told, tuned.launch
-        except NoBackendError as error:
-            rows[who] = {"error": one_line(error)}
-            absent[known] = one_line(error)
-        except (TilescoutError, RuntimeError) as error:
+            launches[who] = tuned.launch
+        except (NoBackendError, TilescoutError, RuntimeError) as error:
             rows[who] = {"error": one_line(error)}
     for who, launch in other_sums(problem, workload).items():
         rows[who], launches[who] = {"seconds": 0.0}, launch
@@ -202,22 +203,28 @@ def raced(
     race = run(names, OURS if OURS in names else names[0])
     for number, ratio in race.ratios.items():
         rows[names[number]]["speed"] = asdict(ratio.inverse())
-    for who, entrant in entrants.items():
-        if not isinstance(entrant, str) and (runner := same[entrant.space, entrant.configuration]) != who:
+    for who, runner in runners.items():
+        if runner != who:
             rows[who] |= {"speed": rows[runner]["speed"], "the kernel of": runner}
     rows[LIBRARY] = {"seconds": 0.0, "speed": asdict(Estimate(1.0, 1.0, 1.0))}
     if OURS in rows and EXPORTED not in rows:  # nothing was proven, and the library chooses
         rows[EXPORTED] = rows[LIBRARY] | {"the kernel of": LIBRARY}
     report = {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
-    theirs = {
-        who: same[each.space, each.configuration] for who in LIBRARIES if isinstance(each := entrants.get(who), Entrant)
-    }
-    if CUBLASLT not in theirs:
+    if CUBLASLT not in runners:
         return report
     # Where ours lead, these have left the race after a heat, which does not tell a per cent between them.
-    final = run(racers := list(dict.fromkeys(theirs.values())), theirs[CUBLASLT])
+    racers = list(dict.fromkeys(runners[who] for who in LIBRARIES if who in runners))
+    final = run(racers, runners[CUBLASLT])
     lead = asdict(final.over_default.inverse())
     return report | {LEFT: {"fastest": racers[final.winner], "rounds": final.rounds, "over the search's": lead}}
+
+
+def _load(worker: Worker, problem: GemmProblem, entrant: Entrant, kernels: ArtifactStore, library_us: float) -> Launch:
+    """A kernel that was compiled for a problem, loaded."""
+    template, arch = find_template(entrant.space), find_device(worker.machine.name).arch
+    artifact = kernels.find(ArtifactKey.of(template, entrant.configuration, problem.signature, arch))
+    assert isinstance(artifact, Artifact)
+    return worker.load(make_job(template, entrant.configuration, artifact, problem, library_us, CHAINS))
 
 
 def other_sums(problem: GemmProblem, workload: str) -> dict[str, Launch]:
@@ -355,8 +362,7 @@ def _run_all(
     problems: Sequence[GemmProblem], asked: Asked, about: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[tuple[GemmProblem, dict[str, Any]]]:
     """Yield the findings for each problem that there is time for; the run's device, versions and seconds are noted."""
-    clock = Clock(asked.seconds)
-    absent = dict[tuple[str, str], str]()
+    clock, inductor = Clock(asked.seconds), asked.inductor
     with ExitStack() as stack:
         engines = engines_of(asked.spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
@@ -379,7 +385,7 @@ def _run_all(
             try:
                 if asked.screen and isinstance(cublaslt, Engine):
                     entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
-                one = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.inductor)
+                one = raced(worker, problem, entrants, asked.store, asked.seed, inductor)
             except (TilescoutError, RuntimeError) as error:
                 say(f"{problem}: {one_line(error)}")
                 continue

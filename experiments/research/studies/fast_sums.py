@@ -123,7 +123,7 @@ def _one(
     }
     errors = errors_of(problem, worker.machine.device, seed)
     worker.machine.release()
-    return raced(worker, problem, entrants, store, {}, seed, {}) | {"errors": errors}
+    return raced(worker, problem, entrants, store, seed, {}) | {"errors": errors}
 
 
 def print_rows(console: Console, report: Mapping[str, Any]) -> None:

@@ -202,7 +202,8 @@ def test_threads_compile_tritons_candidates_unless_a_setting_says_otherwise(
 def test_what_backends_found_races_and_what_is_absent_is_said(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inductor = {"ATen": backends.Inductor("ATEN", {"no such setting": 1}), "Other": backends.Inductor("OTHER")}
+    absent = backends.Inductor("OTHER", absent={PROBLEM.signature: "not in this torch"})
+    inductor = {"ATen": backends.Inductor("ATEN", {"no such setting": 1}), "Other": absent}
     monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
     with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
@@ -210,10 +211,9 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
         entrants = found_by_engines(engines, PROBLEM, 1, tmp_path, searches)
     assert entrants[CUBLASLT] == "not in this test"
     assert isinstance(entrants[OURS], Entrant)
-    absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
     entrants |= {"Quack": "not installed", OF_ALL: entrants[DEFAULT], CUBLASLT: entrants[OURS]}
-    found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0, inductor)
+    found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, 0, inductor)
 
     rows = found["rows"]
     assert rows[OURS]["speed"]["value"] > 0
