@@ -7,8 +7,9 @@ another claim is named as ``claim.value``.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from tilescout.spaces.errors import TilescoutError
@@ -208,11 +209,11 @@ class Ledger:
             for statement in claim.statements:
                 yield claim, statement
 
-    def stated(self, claim: str, key: str) -> list[Figure]:
-        """The figures that state a value."""
-        return [
-            figure
-            for _, statement in self.statements()
-            for figure in statement.figures
-            if (figure.claim, figure.key) == (claim, key)
-        ]
+    @cached_property
+    def stated(self) -> Mapping[tuple[str, str], Sequence[Figure]]:
+        """The figures that state a value, by its claim and its name there."""
+        found: dict[tuple[str, str], list[Figure]] = {}
+        for _, statement in self.statements():
+            for figure in statement.figures:
+                found.setdefault((figure.claim, figure.key), []).append(figure)
+        return found

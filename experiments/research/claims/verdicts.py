@@ -42,7 +42,7 @@ def judge(ledger: Ledger, claim: Claim, recomputed: Mapping[str, float]) -> list
     verdicts = []
     for key in claim.figures:
         held = claim.values.get(key, recomputed[key])
-        figures = ledger.stated(claim.name, key)
+        figures = ledger.stated.get((claim.name, key), ())
         now = recomputed[key]
         same = now == held or abs(now - held) <= claim.tolerance + 0.5 * 10.0 ** (1 - DIGITS) * abs(held)
         holds = same and all(figure.agrees(now, claim.tolerance) for figure in figures)
