@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilescout.experiments.research.claims.documents import Document, read_documents
+from tilescout.experiments.research.claims.documents import Document, document_names, read_document
 from tilescout.experiments.research.claims.ledger import Ledger
 
 
@@ -22,10 +22,10 @@ def contradictions(root: Path, ledger: Ledger) -> list[str]:
     list
         Figures that the ledger lacks or holds otherwise, and passages that no document states any more.
     """
-    documents = read_documents(root, (*ledger.whole, *ledger.openings))
+    documents = [read_document(root, name) for name in document_names(root, (*ledger.whole, *ledger.openings))]
     known = {document.name for document in documents}
     unknown = sorted({name for _, statement in ledger.statements() for name in statement.documents} - known)
-    whole = {document.name for document in read_documents(root, ledger.whole)}
+    whole = set(document_names(root, ledger.whole))
     return [
         *(f"the ledger names {name}, which is no document that is held to it" for name in unknown),
         *ledger.lost,

@@ -1,7 +1,7 @@
 """Documents as plain text, and the numbers in them that need a reason."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -105,10 +105,9 @@ def _drop(found: re.Match[str], group: int = 0) -> str:
     return re.sub(r"[^\n]", _DROPPED, found[group])
 
 
-def read_documents(root: Path, patterns: tuple[str, ...]) -> list[Document]:
+def document_names(root: Path, patterns: Iterable[str]) -> list[str]:
     """The documents of a checkout that match a pattern, each once, in order."""
-    paths = sorted({path for pattern in patterns for path in root.glob(pattern)})
-    return [read_document(root, path.relative_to(root).as_posix()) for path in paths]
+    return sorted({path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)})
 
 
 def read_document(root: Path, name: str) -> Document:
