@@ -49,20 +49,11 @@ def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
     assert "best of list over first guess" in printed
 
 
-def test_all_algorithms_are_tried_on_no_problem_where_none_is_to_be_tried(tmp_path: Path) -> None:
-    suite = tmp_path / "one.toml"
-    suite.write_text('title = "one"\nsource = "none"\nproblems = ["32x48x40:bf16"]\n')
-
-    _, result = run(tmp_path, "--suite", str(suite), "--all", "16x8x16:bf16", "--most", "0")
-
-    assert list(result["problems"]) == ["32x48x40:bf16"]
-
-
-def test_problems_of_a_suite_have_their_own_types_without_a_signature(tmp_path: Path) -> None:
+def test_without_a_signature_problems_have_their_own_types_and_all_may_be_tried_on_none(tmp_path: Path) -> None:
     suite = tmp_path / "two.toml"
     suite.write_text('title = "two"\nsource = "none"\nproblems = ["32x48x40:bf16", "32x48x40:e4m3-bf16"]\n')
 
-    _, result = run(tmp_path, "--suite", str(suite), "--signature", "", "--most", "0")
+    _, result = run(tmp_path, "--suite", str(suite), "--signature", "", "--all", "16x8x16:bf16", "--most", "0")
 
     assert list(result["problems"]) == ["32x48x40:bf16", "32x48x40:e4m3-bf16"]
 

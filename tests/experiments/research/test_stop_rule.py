@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies import stop_rule
 from tilescout.experiments.research.studies.stop_rule import (
     AHEAD,
     LEAST,
@@ -108,8 +112,15 @@ def test_behind_another_space_a_search_that_does_not_beat_it_ends_as_soon_as_is_
 
 @pytest.mark.parametrize(("unseen", "without"), [("family", {1, 2}), ("shape", {2})])
 def test_the_study_watches_searches_by_models_that_never_saw_the_problem(
-    unseen: str, without: set[int], study: Callable[..., None], part_of_table: Callable[..., Table], tmp_path: Path
+    unseen: str,
+    without: set[int],
+    study: Callable[..., None],
+    part_of_table: Callable[..., Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    quick = BlendOptions(ForestOptions(trees=2, validation_trees=2), RankingOptions(members=1, steps=20))
+    monkeypatch.setattr(stop_rule, "BlendOptions", lambda: quick)
     names = ("4096x4096x4096:bf16", "64x8192x8192:bf16", "128x14336x4096:bf16")
     table, out = part_of_table(*names, rows=120), tmp_path / "stop-rule.json"
     asked = ["--unseen", unseen, "--trials", "14", "--ahead", "4", "--processes", "1", "--store", str(tmp_path)]
