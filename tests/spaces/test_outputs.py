@@ -77,7 +77,7 @@ def test_a_link_stays_one_and_a_mode_what_it_was(tmp_path: Path) -> None:
     assert (real.read_bytes(), real.stat().st_mode & 0o777) == (b"new", 0o600)
 
 
-def test_a_device_is_written_to_and_a_full_one_told(tmp_path: Path) -> None:
+def test_a_device_is_written_to_and_a_full_one_told() -> None:
     write_whole(Path("/dev/null"), b"gone")
     assert Path("/dev/null").is_char_device()
     with pytest.raises(StoreError, match="can't write /dev/full: No space left"):

@@ -80,7 +80,7 @@ def test_a_name_that_was_read_somewhere_imports_nothing(tmp_path: Path, monkeypa
     ids=["raises", "lacks a package", "lacks the template", "no template", "abstract", "another name"],
 )
 def test_a_broken_package_says_why_and_breaks_no_other(
-    install: Install, source: str, attribute: str, reason: str, tmp_path: Path
+    install: Install, source: str, attribute: str, reason: str
 ) -> None:
     name = f"broken_{abs(hash(reason))}"  # a module is imported once a process
     install(name.replace("_", "-"), "broken", source, attribute)

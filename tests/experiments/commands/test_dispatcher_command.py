@@ -166,7 +166,7 @@ def test_no_plot_is_drawn_of_what_a_model_chooses_and_that_is_said_at_once(store
 
 
 @pytest.mark.slow
-def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, tmp_path: Path, recorded: Path) -> None:
+def test_a_bundle_holds_the_ranges_and_their_kernels(store: Path, tmp_path: Path, recorded: Path) -> None:
     _run(store, "--sweep", recorded, "--kernels", 1, "--out", tmp_path / "d.json")
     record = json.loads((tmp_path / "d.json").read_text())
     record["format"] = 1  # without a checksum

@@ -141,9 +141,7 @@ def test_a_driver_that_is_too_old_for_torch_is_found(
         (lambda card: card[:-200], "missing", "malformed card"),
     ],
 )
-def test_a_wrong_table_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], state: str, answer: str
-) -> None:
+def test_a_wrong_table_is_found(tmp_path: Path, change: Callable[[str], str], state: str, answer: str) -> None:
     original = shipped_tables()[0]
     copy = tmp_path / "other.parquet"
     shutil.copy(original, copy)

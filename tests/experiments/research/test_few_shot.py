@@ -82,7 +82,7 @@ def test_a_model_of_other_kernels_has_seen_neither_the_kernel_nor_its_problems(t
         learned(Table.read(RESULTS / "quack_sm90-h200.parquet"), [operators], path)
 
 
-def test_a_named_model_guides_and_the_default_may_be_left_out(table: Table) -> None:
+def test_a_named_model_guides_and_the_default_may_be_left_out() -> None:
     path, name = RESULTS / "quack_sm90-h200.parquet", "8x640x384:bf16"
     asked = search(path, name, "guided", 0, 5, shipped_model("gemm_sm90", "h200"), default=False)
     usual = search(path, name, "guided", 0, 5)
@@ -90,7 +90,7 @@ def test_a_named_model_guides_and_the_default_may_be_left_out(table: Table) -> N
     assert asked.regret[0] < usual.regret[0]  # what the model expects to be fastest, not the default
 
 
-def test_problems_that_are_searched_together_learn_from_those_before(tmp_path: Path) -> None:
+def test_problems_that_are_searched_together_learn_from_those_before() -> None:
     whole = Table.read(RESULTS / "softmax_sm90-h200.parquet")
     together = search_together(whole.path, "guided-cold", 0, 5)
     assert sorted(one.problem for one in together) == sorted(map(str, whole.problems))
@@ -103,7 +103,7 @@ def test_problems_that_are_searched_together_learn_from_those_before(tmp_path: P
         search_together(whole.path, "random", 0, 5)
 
 
-def test_a_search_behind_earlier_studies_learns_from_these(tmp_path: Path) -> None:
+def test_a_search_behind_earlier_studies_learns_from_these() -> None:
     whole = Table.read(RESULTS / "softmax_sm90-h200.parquet")
     behind = search_behind(whole.path, "guided-cold", 2, 0, 5)
     assert [one.problem for one in behind] == list(map(str, whole.problems))

@@ -102,9 +102,7 @@ def measure(study: Callable[..., None], table: str, tmp_path: Path) -> Callable[
 ON_PROBLEM = ("--problem", str(PROBLEM), "--good", "2", "--rounds", "3")
 
 
-def test_races_are_recorded_and_replayed(
-    measure: Callable[..., Record], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_races_are_recorded_and_replayed(measure: Callable[..., Record], capsys: pytest.CaptureFixture[str]) -> None:
     record = measure("race-designs", "--problem", str(PROBLEM), "--good", "2", "--heats", "2", "--rounds", "60",
                      "--races", "2")  # fmt: skip
     found = record.result["problems"][str(PROBLEM)]

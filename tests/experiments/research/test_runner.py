@@ -70,7 +70,7 @@ def test_a_name_that_is_none_is_refused_in_one_line(
 
 
 def test_a_file_says_when_and_how_its_result_was_measured_and_names_no_folder_of_this_machine(
-    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., None], tmp_path: Path
 ) -> None:
     out = tmp_path / "worth.json"
     study("knob-worth", TABLE, "--out", str(out))

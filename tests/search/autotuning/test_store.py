@@ -50,9 +50,7 @@ def test_settings_share_nothing(tmp_path: Path, store: EvidenceStore, plain_gemm
     assert other.state().name != store.state().name
 
 
-def test_a_store_that_was_deleted_has_another_name(
-    tmp_path: Path, store: EvidenceStore, plain_gemm: ModuleType
-) -> None:
+def test_a_store_that_was_deleted_has_another_name(store: EvidenceStore) -> None:
     before = store.state().name
     assert store.state().name == before
     (store.folder / "state.json").unlink()

@@ -337,7 +337,7 @@ def test_products_of_one_operand_share_it_and_have_bindings_of_their_own(bundle:
             assert calls(bundle) == before + ours
 
 
-def test_a_refused_bundle_changes_nothing(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_refused_bundle_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text("{}")
     made = torch._TorchCompileInductorWrapper.__init__
     with pytest.raises(BundleError, match="no bundle"), use(tmp_path):

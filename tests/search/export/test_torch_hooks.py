@@ -133,7 +133,7 @@ def test_whatever_ends_a_block_torch_is_as_it_was(bundle: Bundle, error: type[Ba
     assert made() is None
 
 
-def test_a_block_that_can_not_set_its_options_leaves_nothing_patched(bundle: Bundle) -> None:
+def test_a_block_that_can_not_set_its_options_leaves_nothing_patched() -> None:
     with pytest.raises(AttributeError), torch_hooks.changed_options(dict.clear), changed_config({"no_such_option": 1}):
         raise AssertionError("must not get here")
 

@@ -429,11 +429,11 @@ def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> N
     history = history_of(study, SPACE)
     assert (len(history.failed), history.pruned.sum()) == (4, 4)
     mean, _ = sampler.posterior(study).at(np.arange(len(SPACE)))
-    fresh, _ = sampler.posterior(_without(study, SPACE, truth, model)).at(np.arange(len(SPACE)))
+    fresh, _ = sampler.posterior(_without(study, SPACE, model)).at(np.arange(len(SPACE)))
     assert mean[told].mean() > fresh[told].mean()
 
 
-def _without(study: optuna.Study, space: SearchSpace, truth: np.ndarray, model: CostModel | None) -> optuna.Study:
+def _without(study: optuna.Study, space: SearchSpace, model: CostModel | None) -> optuna.Study:
     """A study with the completed trials of another only."""
     fresh = study_of(space, model)
     for trial in study.get_trials(states=(TrialState.COMPLETE,)):

@@ -276,7 +276,7 @@ def test_a_tuner_that_died_between_asking_and_saying_so_loses_nothing(database: 
     assert study.trials[1].params == study.trials[0].system_attrs["fixed_params"]
 
 
-def test_taking_over_that_was_itself_killed_queues_nothing_twice(database: Database, study: optuna.Study) -> None:
+def test_taking_over_that_was_itself_killed_queues_nothing_twice(study: optuna.Study) -> None:
     queue(study, 5)
     trial = study.ask({**distributions(SPACE)})
     study.enqueue_trial(trial.params, user_attrs={"again": trial.number})  # and killed before the trial was settled

@@ -130,7 +130,7 @@ def test_the_table_and_the_cost_model_are_inputs_of_the_run(store: str) -> None:
     assert children["trial 0"].data.metrics["predicted_us"] == 8
 
 
-def test_a_live_run_has_the_load_of_the_machine(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_live_run_has_the_load_of_the_machine(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
     info = replace(INFO, provenance=Provenance("live", "a GPU"))
     client = MlflowClient(store)
