@@ -67,24 +67,24 @@ from tilescout.spaces.errors import ModelError, SamplerError
 SAMPLERS = ("guided", "guided-cold", "guided-cold:startup=10:drawn=1", "lfbo", "lfbo:initial=10", "tpe", "random")
 TOGETHER = " together"
 BEHIND = " behind "
-"""What the names of strategies end with whose searches know others' trials; how many studies follows the second."""
+"""Ends of the names of strategies whose searches know others' trials; how many studies follows the second."""
 
 
 def search(
     path: Path, name: str, strategy: str, seed: int, trials: int, model: Path | None = None, default: bool = True
 ) -> Search:
     """One search of the problem of this name on a table, the default first if asked for; `guided` may have a model."""
-    engine = _quiet_replay(path)
-    entropy, first = _entropy(engine, name, seed), _first(engine, name, default)
-    if isinstance(parse_contender(strategy), SamplerContender):
+    played = _Searches(path, strategy, seed, trials, default)
+    if isinstance(contender := parse_contender(strategy), SamplerContender):
         settings: dict[str, Any] = {}
         if model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model:
             settings["model"] = model
-        tried, stopped, _ = _sampled(engine, name, strategy, entropy, trials, first, settings)
+        tried, stopped, _ = played.sampled(name, settings)
     else:
-        played = parse_contender(strategy).play(engine, engine.table.problem(name), trials, entropy)
-        tried, stopped = [*first, *(int(index) for index in played if index not in first)][:trials], None
-    return _outcome(engine, path, name, strategy, seed, trials, tried, stopped)
+        first = played.first(name)
+        others = contender.play(played.engine, played.table.problem(name), trials, played.entropy(name))
+        tried, stopped = [*first, *(int(index) for index in others if index not in first)][:trials], None
+    return played.outcome(name, tried, stopped)
 
 
 def search_together(path: Path, strategy: str, seed: int, trials: int, default: bool = True) -> list[Search]:
@@ -97,15 +97,12 @@ def search_together(path: Path, strategy: str, seed: int, trials: int, default: 
     """
     if not find_sampler(parse_sampler(strategy)[0]).learns_from_others:
         raise SamplerError(f"{strategy} learns nothing from other problems: name one that does, such as guided-cold")
-    engine = _quiet_replay(path)
-    names = [str(problem) for problem in engine.table.problems]
+    played = _Searches(path, strategy, seed, trials, default)
     found, known = [], list[OtherTrials]()
-    for at in np.random.default_rng(seed).permutation(len(names)):
-        name = names[at]
-        entropy, first = _entropy(engine, name, seed), _first(engine, name, default)
-        settings = {"others": partial(tuple, known.copy())}
-        tried, stopped, told = _sampled(engine, name, strategy, entropy, trials, first, settings)
-        found.append(_outcome(engine, path, name, strategy + TOGETHER, seed, trials, tried, stopped))
+    for at in np.random.default_rng(seed).permutation(len(played.names)):
+        name = played.names[at]
+        tried, stopped, told = played.sampled(name, {"others": partial(tuple, known.copy())})
+        found.append(played.outcome(name, tried, stopped, TOGETHER))
         known += [told] if told is not None else []
     return found
 
@@ -120,93 +117,84 @@ def search_behind(path: Path, strategy: str, count: int, seed: int, trials: int,
     """
     if not find_sampler(parse_sampler(strategy)[0]).recalls:
         raise SamplerError(f"{strategy} learns nothing from earlier studies: name one that does, such as guided-cold")
-    engine = _quiet_replay(path)
-    names = [str(problem) for problem in engine.table.problems]
-    given = {name: (_entropy(engine, name, seed), trials, _first(engine, name, default)) for name in names}
-    alone = {name: _sampled(engine, name, strategy, *given[name], {})[2] for name in names}
+    played = _Searches(path, strategy, seed, trials, default)
+    alone = {name: played.sampled(name, {})[2] for name in played.names}
     found = []
-    for at, name in enumerate(names):
-        others = np.random.default_rng([seed, at]).permutation([other for other in names if other != name])
+    for at, name in enumerate(played.names):
+        others = np.random.default_rng([seed, at]).permutation([other for other in played.names if other != name])
         earlier = [told for other in others[:count] if (told := alone[str(other)]) is not None]
-        tried, stopped, _ = _sampled(engine, name, strategy, *given[name], {"earlier": partial(tuple, earlier)})
-        found.append(_outcome(engine, path, name, f"{strategy}{BEHIND}{count}", seed, trials, tried, stopped))
+        tried, stopped, _ = played.sampled(name, {"earlier": partial(tuple, earlier)})
+        found.append(played.outcome(name, tried, stopped, f"{BEHIND}{count}"))
     return found
 
 
-def _quiet_replay(path: Path) -> ReplayEngine:
-    """The engine that replays a table; Optuna does not tell of each trial."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    table = _read(path)
-    return ReplayEngine(table, template_of(table))
+class _Searches:
+    """Searches of problems of a table by one strategy; Optuna does not tell of each trial.
 
+    Parameters
+    ----------
+    path
+        The table.
+    strategy, seed, trials
+        How they search, the seed of all, and the trials of each.
+    default
+        Whether the table's default is tried first.
+    """
 
-def _entropy(engine: ReplayEngine, name: str, seed: int) -> int:
-    """The seed of a search, another one for each problem of each table."""
-    key = crc32(f"{engine.table.card.sha256} {name}".encode())
-    return int(np.random.SeedSequence([seed, key]).generate_state(1)[0])
+    def __init__(self, path: Path, strategy: str, seed: int, trials: int, default: bool) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.table = _read(path)
+        self.engine = ReplayEngine(self.table, template_of(self.table))
+        self.names = [str(problem) for problem in self.table.problems]
+        self._strategy, self._seed, self._trials, self._default = strategy, seed, trials, default
 
+    def entropy(self, name: str) -> int:
+        """The seed of a search, another one for each problem of each table."""
+        key = crc32(f"{self.table.card.sha256} {name}".encode())
+        return int(np.random.SeedSequence([self._seed, key]).generate_state(1)[0])
 
-def _first(engine: ReplayEngine, name: str, default: bool) -> list[int]:
-    """The configuration to try first: the table's default, if it is asked for and legal."""
-    recording = engine.recording(engine.table.problem(name))
-    return [recording.space.index(recording.default)] if default and recording.default in recording.space else []
+    def first(self, name: str) -> list[int]:
+        """The configuration to try first: the table's default, if it is asked for and legal."""
+        held = self.engine.recording(self.table.problem(name))
+        return [held.space.index(held.default)] if self._default and held.default in held.space else []
 
+    def sampled(self, name: str, settings: Mapping[str, Any]) -> tuple[list[int], int | None, OtherTrials | None]:
+        """The configurations that a sampler tries, when it would have stopped, and what others learn from it."""
+        problem = self.table.problem(name)
+        space = self.engine.recording(problem).space
+        sampler = make_sampler(self._strategy, space, self.entropy(name), **settings)
+        about = optuna.create_study(sampler=sampler, direction="minimize")
+        for index in self.first(name):
+            about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+        tried: list[int] = []
+        stops: list[int] = []
+        with Evaluator(self.engine, problem) as evaluator:
 
-def _outcome(
-    engine: ReplayEngine,
-    path: Path,
-    name: str,
-    strategy: str,
-    seed: int,
-    trials: int,
-    tried: Sequence[int],
-    stopped: int | None,
-) -> Search:
-    """How good a search was that tried these configurations."""
-    truth = Truth.of(engine.recording(engine.table.problem(name)))
-    regret = np.minimum.accumulate(truth.times_us[tried]) / truth.best_us - 1
-    within = np.flatnonzero(regret <= TOLERANCE)
-    return Search(
-        family=engine.table.card.space,
-        table=path.stem,
-        problem=name,
-        strategy=strategy,
-        seed=seed,
-        regret=tuple(float(regret[min(count, len(regret)) - 1]) for count in AFTER if count <= trials),
-        within=int(within[0]) + 1 if len(within) else None,
-        stopped=stopped,
-        left=None if stopped is None else float(regret[stopped - 1]),
-    )
+            def note(index: int) -> None:
+                tried.append(index)
+                if not stops and sampler.done(about) is not None:
+                    stops.append(len(tried))
 
+            budget = Budget(self._trials, whole=True)
+            loop.run(about, evaluator, budget, evaluator.library_us(), lambda trial: note(trial.index))
+        return tried, stops[0] if stops else None, OtherTrials.of_study(about, space)
 
-def _sampled(
-    engine: ReplayEngine,
-    name: str,
-    strategy: str,
-    seed: int,
-    trials: int,
-    first: Sequence[int],
-    settings: Mapping[str, Any],
-) -> tuple[list[int], int | None, OtherTrials | None]:
-    """The configurations that a sampler tries, when it would have stopped, and what other searches learn from it."""
-    problem = engine.table.problem(name)
-    space = engine.recording(problem).space
-    sampler = make_sampler(strategy, space, seed, **settings)
-    about = optuna.create_study(sampler=sampler, direction="minimize")
-    for index in first:
-        about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
-    tried: list[int] = []
-    stops: list[int] = []
-    with Evaluator(engine, problem) as evaluator:
-
-        def note(index: int) -> None:
-            tried.append(index)
-            if not stops and sampler.done(about) is not None:
-                stops.append(len(tried))
-
-        budget = Budget(trials, whole=True)
-        loop.run(about, evaluator, budget, evaluator.library_us(), lambda trial: note(trial.index))
-    return tried, stops[0] if stops else None, OtherTrials.of_study(about, space)
+    def outcome(self, name: str, tried: Sequence[int], stopped: int | None, knowing: str = "") -> Search:
+        """How good a search was that tried these configurations, `knowing` others' trials."""
+        truth = Truth.of(self.engine.recording(self.table.problem(name)))
+        regret = np.minimum.accumulate(truth.times_us[tried]) / truth.best_us - 1
+        within = np.flatnonzero(regret <= TOLERANCE)
+        return Search(
+            family=self.table.card.space,
+            table=self.table.path.stem,
+            problem=name,
+            strategy=self._strategy + knowing,
+            seed=self._seed,
+            regret=tuple(float(regret[min(count, len(regret)) - 1]) for count in AFTER if count <= self._trials),
+            within=int(within[0]) + 1 if len(within) else None,
+            stopped=stopped,
+            left=None if stopped is None else float(regret[stopped - 1]),
+        )
 
 
 @lru_cache(maxsize=4)
