@@ -21,9 +21,9 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 import numpy as np
@@ -69,6 +69,42 @@ QUICKEST = 0.03  # the share of a space, by its estimate, that random ones are d
 TIMEOUT = 8.0  # s, of a measurement
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A problem that a process is ready to measure kernels of.
+
+    Attributes
+    ----------
+    process, problem, options
+        Who measures, what, and how.
+    library_us
+        The library's time.
+    """
+
+    process: MeasuringProcess
+    problem: GemmProblem
+    options: ProtocolOptions
+    library_us: float
+
+    @classmethod
+    def of(cls, process: MeasuringProcess, problem: GemmProblem, options: ProtocolOptions) -> Self:
+        """A problem that a process gets ready for now."""
+        return cls(process, problem, options, process.prepare(find_template(SHARING).workload, str(problem), options))
+
+    def measured(
+        self,
+        template: KernelTemplate,
+        configuration: Configuration,
+        built: Artifact | CompileFailure,
+        incumbent: float | None,
+    ) -> tuple[Job | None, Measurement]:
+        """The job of measuring a kernel, if it compiled, and the outcome."""
+        if isinstance(built, CompileFailure):
+            return None, Measurement.of_failure(built)
+        job = make_job(template, configuration, built, self.problem, self.library_us, self.options)
+        return job, self.process.measure(replace(job, incumbent=incumbent))
+
+
 def check(
     run: Run,
     process: MeasuringProcess,
@@ -91,8 +127,8 @@ def check(
         waiting += [(problem, each, submit(template, each, problem.signature)) for each in those]
     rows: list[dict[str, Any]] = []
     for problem, configuration, future in waiting:
-        library_us = process.prepare(template.workload, str(problem), options)
-        _, outcome = measured(process, template, configuration, future.result(), problem, library_us, UNBEATEN, options)
+        prepared = Prepared.of(process, problem, options)
+        _, outcome = prepared.measured(template, configuration, future.result(), UNBEATEN)
         rows.append({"problem": str(problem), "configuration": dict(configuration), "status": str(outcome.status)})
         rows[-1] |= {"error": outcome.error, "relative_error": outcome.relative_error}
         if outcome.failed:
@@ -101,23 +137,6 @@ def check(
         largest = max(float(row["relative_error"] or 0.0) for row in rows)
         run.keep({"kernels": rows, "failed": wrong, "largest_relative_error": largest})
     print(f"{len(rows)} kernels on {len(EDGES)} problems: {wrong} failed, largest error {largest:.2g}", flush=True)
-
-
-def measured(
-    process: MeasuringProcess,
-    template: KernelTemplate,
-    configuration: Configuration,
-    built: Artifact | CompileFailure,
-    problem: GemmProblem,
-    library_us: float,
-    incumbent: float | None,
-    options: ProtocolOptions,
-) -> tuple[Job | None, Measurement]:
-    """The job of measuring a kernel, if it compiled, and the outcome."""
-    if isinstance(built, CompileFailure):
-        return None, Measurement.of_failure(built)
-    job = make_job(template, configuration, built, problem, library_us, options)
-    return job, process.measure(replace(job, incumbent=incumbent))
 
 
 def of_sharing(problem: GemmProblem, sample: int, generator: np.random.Generator) -> list[Configuration]:
@@ -158,8 +177,8 @@ def compared(
 ) -> dict[str, Any]:
     """Time what was compiled of each space for a problem, `in_full` even where it is slow, and race the fastest."""
     started = time.perf_counter()
-    library_us = process.prepare(find_template(SHARING).workload, str(problem), options)
-    record: dict[str, Any] = {"library_us": library_us, "spaces": {}}
+    prepared = Prepared.of(process, problem, options)
+    record: dict[str, Any] = {"library_us": prepared.library_us, "spaces": {}}
     racing: dict[str, Job] = {}
     for name, those in built.items():
         template, rows, best = find_template(name), [], np.inf
@@ -167,9 +186,7 @@ def compared(
         for at, (configuration, future) in enumerate(those):
             # The default of a space is timed in full, to be reported.
             bar = None if in_full or at == 0 or np.isinf(best) else best
-            job, outcome = measured(
-                process, template, configuration, future.result(), problem, library_us, bar, options
-            )
+            job, outcome = prepared.measured(template, configuration, future.result(), bar)
             row: dict[str, Any] = {"configuration": dict(configuration), "status": str(outcome.status)}
             row["relative_error"] = outcome.relative_error
             if outcome.timing is not None and job is not None:
