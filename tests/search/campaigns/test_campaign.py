@@ -70,7 +70,7 @@ def test_a_campaign_killed_some_times_measures_what_an_uninterrupted_one_does(
 ) -> None:
     suite = tmp_path / "two.toml"
     suite.write_text(f"problems = {json.dumps([str(problem) for problem in PROBLEMS])}")
-    given = ["collect", "gemm_sm90", "--suite", str(suite), "--device", "replay", "--gpus", "3", "--exhaustive"]
+    given = ["collect", "gemm_sm90", "--suite", str(suite), "--device", "replay", "--gpus", "3", "--sample", "1200"]
 
     def start(out: Path) -> ForkServerProcess:
         process, _ = start_command(tmp_path, *given, "--out", str(out))
@@ -83,7 +83,7 @@ def test_a_campaign_killed_some_times_measures_what_an_uninterrupted_one_does(
     whole, killed = tmp_path / "whole.parquet", tmp_path / "killed.parquet"
     assert wait(start(whole)) == 0
     journal, rng = journal_path(killed), random.Random(0)
-    size = 2000 * 1000  # of half a journal, about
+    size = 600 * 1000  # of half a journal, about
     known: list[int] = []
     for _ in range(KILLS):
         enough = (journal.stat().st_size if journal.exists() else 0) + rng.randrange(size // KILLS)
