@@ -94,10 +94,10 @@ def over_seeds(groups: Sequence[Floats], rng: np.random.Generator) -> Interval:
     return _percentiles(resample, (freedom + len(groups)) / len(groups), freedom)
 
 
-def geometric_mean(values: Sequence[float], seed: int, labels: Sequence[str] | None = None) -> tuple[float, ...]:
+def geometric_mean(values: Sequence[float], seed: int) -> tuple[float, ...]:
     """The geometric mean over problems, with the ends of its interval by `over_problems`."""
     logs = np.log(values)
-    low, high = over_problems(logs, np.random.default_rng(seed), labels)
+    low, high = over_problems(logs, np.random.default_rng(seed))
     return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
 
 

@@ -21,10 +21,10 @@ from tilescout.costmodel.posterior import (
 KERNEL = Kernel.even(2, 0.5, 0.01)
 
 
-def observed(count: int = 12, noise: float = 1e-3, errors: np.ndarray | None = None) -> Observed:
-    points = np.random.default_rng(0).random((count, 2))
+def observed(noise: float = 1e-3, errors: np.ndarray | None = None) -> Observed:
+    points = np.random.default_rng(0).random((12, 2))
     values = np.sin(5 * points).sum(axis=1) if errors is None else errors
-    return Observed.here(points, values, np.ones(count), np.full(count, noise))
+    return Observed.here(points, values, np.ones(12), np.full(12, noise))
 
 
 def test_it_believes_what_was_measured_and_is_sure_there() -> None:

@@ -67,11 +67,11 @@ for path in sys.argv[1:]:
 """
 
 
-def archive(name: str, array: bytes, **options: Any) -> bytes:
-    """A model with one array of these bytes."""
+def archive(array: bytes, **options: Any) -> bytes:
+    """A model whose card has these bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
-        with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with file.open("card.npy", "w", force_zip64=True) as member:
             member.write(array)
             for _ in range(options.get("zeros", 0)):
                 member.write(bytes(1 << 20))
@@ -90,14 +90,14 @@ CACHE_START = b'{"device_name": "x", "kernel_name": "k", "cache": {'
 ZEROS = gzip.compress(bytes(1 << 24))
 
 FILES: dict[str, Callable[[], bytes]] = {
-    "bomb.npz": lambda: archive("card", header("'<f8'", f"({400 << 17},)"), zeros=400),
-    "claims.npz": lambda: archive("card", header("'<f8'", "(10000000000000,)")),
-    "negative.npz": lambda: archive("card", header("'<f8'", "(-5, 3)")),
-    "objects.npz": lambda: archive("card", header("'|O'", "(1,)") + b"cos\nsystem\n(S'echo'\ntR."),
-    "code.npz": lambda: archive("card", header("__import__('os').system('id')", "(1,)")),
-    "deep.npz": lambda: archive("card", header("'<f8'", "(" * 2000)),
-    "many.npz": lambda: archive("card", header("'<f8'", "()") + bytes(8), more=2000),
-    "text.npz": lambda: archive("card", header("'<U2'", "()") + b"\xff" * 8),
+    "bomb.npz": lambda: archive(header("'<f8'", f"({400 << 17},)"), zeros=400),
+    "claims.npz": lambda: archive(header("'<f8'", "(10000000000000,)")),
+    "negative.npz": lambda: archive(header("'<f8'", "(-5, 3)")),
+    "objects.npz": lambda: archive(header("'|O'", "(1,)") + b"cos\nsystem\n(S'echo'\ntR."),
+    "code.npz": lambda: archive(header("__import__('os').system('id')", "(1,)")),
+    "deep.npz": lambda: archive(header("'<f8'", "(" * 2000)),
+    "many.npz": lambda: archive(header("'<f8'", "()") + bytes(8), more=2000),
+    "text.npz": lambda: archive(header("'<U2'", "()") + b"\xff" * 8),
     "dots.toml": lambda: b"a." * 75_000 + b"a = 1",
     "quoted.toml": lambda: b"'a' . \"b\"." * 20_000 + b"a = 1",
     "header.toml": lambda: b"[" + b"a." * 75_000 + b"a]",

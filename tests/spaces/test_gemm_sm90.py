@@ -16,7 +16,6 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Value
-from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -49,8 +48,8 @@ def submit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submit]:
         yield pool.submit
 
 
-def broken_rules(configuration: Configuration, space: SearchSpace = SPACE) -> list[str]:
-    return [rule.name for rule in space.violations(configuration)]
+def broken_rules(configuration: Configuration) -> list[str]:
+    return [rule.name for rule in SPACE.violations(configuration)]
 
 
 def instructions(artifact: Artifact) -> bytes:

@@ -154,9 +154,7 @@ def timed(cores: int, asked: Mapping[str, object], standing: str) -> dict[str, A
     }
 
 
-def timed_suite(
-    cores: int, problems: Sequence[str], folder: Path, standing: str, complement: bool = True
-) -> dict[str, Any]:
+def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str, complement: bool) -> dict[str, Any]:
     """Tune problems together on so many cores, by the command and from an empty store: when it answered, and the rest.
 
     The searches share the GPU and the compilers: their accounts overlap. With `complement`, some problems have two.

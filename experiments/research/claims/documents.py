@@ -96,9 +96,9 @@ class Document:
         after = r"(?![\d])(?![.,]\d)" if passage[-1:].isdigit() else ""
         return (found.start() for found in re.finditer(before + re.escape(passage) + after, self.text))
 
-    def around(self, number: Number, width: int = 50) -> str:
+    def around(self, number: Number) -> str:
         """The words that a number stands in."""
-        return self.text[max(number.start - width, 0) : number.end + width].strip()
+        return self.text[max(number.start - 50, 0) : number.end + 50].strip()
 
 
 def _drop(found: re.Match[str], group: int = 0) -> str:

@@ -120,7 +120,7 @@ def main(
         result: dict[str, Any] = {"seconds": tuned(client, dict(sizes), recorded, Path(folder)), "tuned": recorded}
         result |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "blocks": {client: {}}}
         run.keep(result)
-        block, exact = found.make("cuda"), in_fp32(found, "cuda")
+        block, exact = found.make("cuda"), in_fp32(found)
         for count in tokens:
             if clock.left > 0:
                 x = found.activations(count, "cuda")

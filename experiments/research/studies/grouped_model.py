@@ -152,14 +152,14 @@ def clients_of(models: Path) -> list[str]:
     return sorted(set(named))
 
 
-def in_fp32(client: Client, device: str) -> "Exact":
+def in_fp32(client: Client) -> "Exact":
     """A function: what a block makes of activations with its routed experts in fp32, one after the other.
 
     Which experts a token goes to, and their weights, are as the block itself has them.
     """
     import torch
 
-    block: Any = client.make(device, "eager")
+    block: Any = client.make("cuda", "eager")
     experts = block.experts.float()
 
     class InFp32(torch.nn.Module):
@@ -303,7 +303,7 @@ def main(
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "dynamic": dynamic, "blocks": blocks}
     for name in clients:
         client = find_client(name, dict(sizes))
-        block, exact = client.make("cuda"), in_fp32(client, "cuda")
+        block, exact = client.make("cuda"), in_fp32(client)
         make = partial(contenders, block, bundle, beside, client.make("cuda", DECODING) if decoding else None)
         one = make(dynamic=True) if dynamic else None
         for count in tokens:

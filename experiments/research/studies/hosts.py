@@ -132,9 +132,9 @@ def default_of(outcome: Mapping[str, Any]) -> Configuration:
     return Configuration.of(outcome["default"])
 
 
-def half_width(found: Sequence[Difference], level: float = LEVEL) -> float | None:
-    """The half-width that is enough for a new problem with this probability; None if the problems are too few."""
-    at = math.ceil(level * (len(found) + 1))
+def half_width(found: Sequence[Difference]) -> float | None:
+    """The half-width that is enough for a new problem with the probability `LEVEL`; None if problems are too few."""
+    at = math.ceil(LEVEL * (len(found) + 1))
     ordered = sorted(one.score for one in found)
     return ordered[at - 1] if at <= len(ordered) else None
 

@@ -223,7 +223,7 @@ def compiled_by(contender: str, made: Client, asked: Asked) -> tuple[Any, Any]:
 _LISTED = re.compile(r"^ +(\d+) × (\S+): .* \(([\d.]+) µs\)", re.MULTILINE)  # a product, as a summary lists it
 
 
-def room_for_products(summary: str, step_us: float, device: str = "h200") -> tuple[float, float]:
+def room_for_products(summary: str, step_us: float) -> tuple[float, float]:
     """The products' share of a step, and the step over itself if each product were as fast as the roofline allows.
 
     Parameters
@@ -231,13 +231,11 @@ def room_for_products(summary: str, step_us: float, device: str = "h200") -> tup
     summary
         The account of autotune, which lists the products with the library's times.
     step_us
-        The default's step.
-    device
-        It ran there.
+        The default's step, on an H200.
     """
     found = [(int(count), GemmProblem.parse(text), float(us)) for count, text, us in _LISTED.findall(summary)]
     library = sum(count * us for count, _, us in found)
-    least = sum(count * Roofline.of(problem, find_device(device)).time_us for count, problem, _ in found)
+    least = sum(count * Roofline.of(problem, find_device("h200")).time_us for count, problem, _ in found)
     return library / step_us, 1 - (library - least) / step_us
 
 

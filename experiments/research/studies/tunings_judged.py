@@ -53,11 +53,11 @@ Race = dict[str, list[list[float]]]
 """Log ratios to `torch.mm` of each runner, of shape [heats, rounds]."""
 
 
-def leaders(result: StudyResult, count: int = BEST) -> list[TrialRecord]:
+def leaders(result: StudyResult) -> list[TrialRecord]:
     """The trials of a study that were measured the fastest."""
     timed = [trial for trial in result.trials if trial.measurement.timing is not None]
     return sorted(timed, key=lambda trial: trial.measurement.timing.ratio if trial.measurement.timing else np.inf)[
-        :count
+        :BEST
     ]
 
 

@@ -212,9 +212,9 @@ def test_a_kernel_that_can_not_win_is_given_up_early_and_one_that_can_is_not(wor
     assert pairs_at(worker, timed, noise, incumbent=1.1) > 0.6 * in_full  # a search asks for less precision
 
 
-def random_times(seed: int, count: int = 50) -> list[float]:
-    """Of random configurations of a real space: some good ones, most twice to ten times as slow."""
-    return (200 * (0.95 + np.random.default_rng(seed).gamma(1.5, 1.2, count))).tolist()
+def random_times(seed: int) -> list[float]:
+    """Of 50 random configurations of a real space: some good ones, most twice to ten times as slow."""
+    return (200 * (0.95 + np.random.default_rng(seed).gamma(1.5, 1.2, 50))).tolist()
 
 
 def search(worker: Worker, timed: Timed, count: int) -> list[Measurement]:

@@ -49,13 +49,13 @@ def known(table: Table) -> list[OtherTrials]:
     return [other for other in found if other is not None]
 
 
-def proposals(table: Table, count: int, **settings: Any) -> np.ndarray:
-    """Recorded times in µs of the first configurations that a search tries, infinite where it was not timed."""
+def proposals(table: Table, **settings: Any) -> np.ndarray:
+    """Recorded times in µs of the first five configurations that a search tries, infinite where it was not timed."""
     recording = RecordedSpace.of(table, TEMPLATE, SEARCHED)
     space, times = recording.space, table.times_us[recording.rows]
     study = optuna.create_study(sampler=make_sampler("guided", space, 0, **settings))
     tried = []
-    for _ in range(count):
+    for _ in range(5):
         trial = study.ask({**distributions(space)})
         tried.append(int(space.find([trial.params[knob.name] for knob in space.knobs])))
         if np.isfinite(times[tried[-1]]):
@@ -109,12 +109,12 @@ def test_problems_of_like_sizes_lie_near_each_other() -> None:
 
 def test_without_a_model_the_trials_of_others_make_one(table: Table, known: list[OtherTrials]) -> None:
     best = table.times_us[table.rows(SEARCHED)].min()
-    cold = proposals(table, 5, model=None)
-    together = proposals(table, 5, model=None, others=lambda: known)
+    cold = proposals(table, model=None)
+    together = proposals(table, model=None, others=lambda: known)
     assert together.min() < 1.05 * best < cold.min()
     assert together[0] < cold.min()
     few = [OtherTrials(known[0].space.subset(range(9)), known[0].log_time[:9], known[0].pruned[:9])]
-    assert (proposals(table, 5, model=None, others=lambda: few) == cold).all()  # too few to learn from
+    assert (proposals(table, model=None, others=lambda: few) == cold).all()  # too few to learn from
 
 
 KNOBS = [Knob(name, tuple(2**step for step in range(6)), "for tests") for name in ("a", "b", "c")]
@@ -185,8 +185,8 @@ def test_earlier_studies_tell_where_to_look_while_all_its_own_trials_fail() -> N
 def test_earlier_studies_tell_nothing_of_a_kernel_that_describes_its_tiling(
     table: Table, known: list[OtherTrials]
 ) -> None:
-    cold = proposals(table, 5, model=None)
-    assert (proposals(table, 5, model=None, earlier=lambda: known) == cold).all()
+    cold = proposals(table, model=None)
+    assert (proposals(table, model=None, earlier=lambda: known) == cold).all()
 
 
 def test_nothing_is_learned_from_problems_of_another_form() -> None:
