@@ -94,7 +94,7 @@ def over_seeds(groups: Sequence[Floats], rng: np.random.Generator) -> Interval:
     return _percentiles(resample, (freedom + len(groups)) / len(groups), freedom)
 
 
-def geometric_mean(values: Sequence[float], seed: int) -> tuple[float, ...]:
+def geometric_mean_interval(values: Sequence[float], seed: int) -> tuple[float, ...]:
     """The geometric mean over problems, with the ends of its interval by `over_problems`."""
     logs = np.log(values)
     low, high = over_problems(logs, np.random.default_rng(seed))

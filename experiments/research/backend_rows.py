@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.research.records import Record
 from tilescout.search.measure.protocol import VERSION
 from tilescout.spaces.errors import StoreError, one_line
@@ -34,10 +34,10 @@ def summarised(found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, d
         ours = [rows[OURS]["speed"]["value"] / rows[who]["speed"]["value"] for rows in here if "speed" in rows[OURS]]
         told[who] = {
             "problems": len(here),
-            "speed": list(geometric_mean(speeds, seed)),
+            "speed": list(geometric_mean_interval(speeds, seed)),
             "least": min(speeds),
             "clearly below 1": sum(rows[who]["speed"]["high"] < 1 for rows in here),
-            "ours over it": list(geometric_mean(ours, seed)) if ours else None,
+            "ours over it": list(geometric_mean_interval(ours, seed)) if ours else None,
             "least of ours over it": min(ours, default=None),
             **{f"median {name}": _median([_cost(rows[who], name) for rows in here]) for name in COSTS},
         }
@@ -54,7 +54,7 @@ def over_library(found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str,
             if "speed" in rows.get(who, {}):
                 over.append(rows[who]["speed"]["value"] / max(theirs))
         if over:
-            told[who] = {"speed": list(geometric_mean(over, seed)), "least": min(over), "problems": len(over)}
+            told[who] = {"speed": list(geometric_mean_interval(over, seed)), "least": min(over), "problems": len(over)}
             told[who]["within 1 %"] = sum(each >= 1 / 1.01 for each in over)
     if left := [one[LEFT]["over the search's"] for one in found.values() if LEFT in one]:
         missed = {"more than 1 %": "value", "more than 1 % beyond the interval": "low"}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.field.standings import standings
 from tilescout.experiments.research.records import Record
@@ -270,7 +270,7 @@ def objectives(files: Files) -> Any:
     speeds_of = chain_or_sandwich.speeds(result)
     means = {
         way: {
-            str(each): geometric_mean([found[way][str(each)][0] for found in speeds_of.values()], SEED)
+            str(each): geometric_mean_interval([found[way][str(each)][0] for found in speeds_of.values()], SEED)
             for each in Objective
         }
         for way in ("default", "best 1")

@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from tilescout.experiments.commands.options import seed_option
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
@@ -148,7 +148,7 @@ def summary(found: Sequence[Best], seed: int) -> dict[str, Any]:
     known = {name: [each for each in column if each is not None] for name, column in columns.items()}
     return {
         "problems": {one.problem: {**asdict(one), "configuration": dict(one.configuration)} for one in found},
-        "means": {name: list(geometric_mean(column, seed)) for name, column in known.items() if column},
+        "means": {name: list(geometric_mean_interval(column, seed)) for name, column in known.items() if column},
     }
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import seed_option, store_option
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.research.backend_entrants import Entrant, engines_of, fastest
 from tilescout.experiments.research.backend_rows import FAST, OF_LIST
 from tilescout.experiments.research.clock import Clock, seconds_option
@@ -76,7 +76,7 @@ def summarised(problems: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str
     for who in (FAST, *SPACES.values()):
         rows = [one["rows"].get(who, {}) for one in problems.values()]
         if speeds := [row["speed"]["value"] for row in rows if "speed" in row]:
-            means[who] = [*geometric_mean(speeds, seed), min(speeds), max(speeds)]
+            means[who] = [*geometric_mean_interval(speeds, seed), min(speeds), max(speeds)]
     errors = {name: [one["errors"][name] for one in problems.values()] for name in ("accurate", "fast")}
     return {"means": means, "median errors": {name: float(np.median(each)) for name, each in errors.items() if each}}
 

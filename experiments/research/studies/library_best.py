@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import seed_option, store_option
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
@@ -169,7 +169,7 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], suite
         values["best of list over first guess"] = [one["best of list"] / one["first guess"] for one in usable]
         means[suite] = {}
         for name, each in values.items():
-            mean, low, high = geometric_mean(each, seed)
+            mean, low, high = geometric_mean_interval(each, seed)
             means[suite][name] = [mean, low, high, min(each), max(each)]
             spoken = f"{mean:.4f} [{low:.4f}, {high:.4f}], {min(each):.3f} to {max(each):.3f}"
             console.print(f"{suite} ({len(usable)}): {name} {spoken}", highlight=False, soft_wrap=True)

@@ -28,7 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import collected, processes_option, seed_option
-from tilescout.experiments.compare.inference import geometric_mean, share_interval
+from tilescout.experiments.compare.inference import geometric_mean_interval, share_interval
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.guided import Convergence, convergence
@@ -200,7 +200,7 @@ def print_speeds(console: Console, found: Sequence[Speed], seed: int) -> dict[st
         means[kind] = {}
         for name in ("best", "default", "today_alone"):
             values = [float(getattr(one, name)) for one in of_kind]
-            mean, low, high = geometric_mean(values, seed)
+            mean, low, high = geometric_mean_interval(values, seed)
             means[kind][name] = [mean, low, high, min(values), max(values)]
             cells += [f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{min(values):.3f} to {max(values):.3f}"]
         grid.add_row(*cells)

@@ -35,7 +35,7 @@ from rich.table import Table as Grid
 from tilescout.costmodel.blend import BlendOptions
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.compare.held_out import HeldOutModels
-from tilescout.experiments.compare.inference import geometric_mean, over_problems, share_interval
+from tilescout.experiments.compare.inference import geometric_mean_interval, over_problems, share_interval
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
@@ -187,10 +187,10 @@ def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]
     over_best = [one["over_library_best"] for one in of.values() if one["over_library_best"]]
     summary: dict[str, Any] = {
         "models": dict(Counter(one["result"]["model"]["sha256"] for one in result["problems"].values())),
-        "speed": geometric_mean([one["speed"][0] for one in of.values()], 0),
-        "over_library_best": geometric_mean(over_best, 0) if over_best else None,
-        "best": geometric_mean([one["best"] for one in of.values()], 0),
-        "default": geometric_mean([one["default"] for one in of.values()], 0),
+        "speed": geometric_mean_interval([one["speed"][0] for one in of.values()], 0),
+        "over_library_best": geometric_mean_interval(over_best, 0) if over_best else None,
+        "best": geometric_mean_interval([one["best"] for one in of.values()], 0),
+        "default": geometric_mean_interval([one["default"] for one in of.values()], 0),
         "regret": [float(regrets.mean()), float(low), float(high)],
         "behind": [behind, len(of), *share_interval(behind, len(of))],
         **{name: float(np.median([one[name] for one in of.values()])) for name in COSTS},

@@ -5,7 +5,7 @@ import pytest
 
 from tilescout.experiments.compare.inference import (
     fewest_problems,
-    geometric_mean,
+    geometric_mean_interval,
     holm,
     over_problems,
     over_seeds,
@@ -45,10 +45,10 @@ def test_over_seeds_the_problems_stay_as_they_are() -> None:
 
 
 def test_an_interval_over_problems_is_wider_the_more_they_differ_and_holds_the_mean() -> None:
-    alike, different = geometric_mean([1.0, 1.01] * 20, 0), geometric_mean([0.5, 2.0] * 20, 0)
+    alike, different = geometric_mean_interval([1.0, 1.01] * 20, 0), geometric_mean_interval([0.5, 2.0] * 20, 0)
     assert alike[1] < alike[0] < alike[2]
     assert different[2] - different[1] > 10 * (alike[2] - alike[1])
-    assert geometric_mean([1.2] * 8, 0) == pytest.approx((1.2, 1.2, 1.2))
+    assert geometric_mean_interval([1.2] * 8, 0) == pytest.approx((1.2, 1.2, 1.2))
 
 
 @pytest.mark.parametrize("count", [8, 24])
