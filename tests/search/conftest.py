@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.search.tables.invented_card import card_of
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import load_library
@@ -109,23 +109,8 @@ def invented_rows() -> list[Row]:
 def invented_card(invented_rows: list[Row]) -> TableCard:
     """The card of `invented_rows`; the default of a problem is the first configuration that was tried."""
     first = {problem: configuration for configuration, problem, _ in reversed(invented_rows)}
-    return TableCard(
-        space=TEMPLATE.name,
-        source_hash=TEMPLATE.source_hash,
-        knobs={knob.name: knob.values for knob in TEMPLATE.knobs},
-        device=DEVICE.name,
-        product=DEVICE.product,
-        driver="580.0",
-        versions={"torch": "2.11.0", "cuda": "13.0", "nvidia-cutlass-dsl": "4.8.1"},
-        protocol="invented-1",
-        protocol_text="Drawn from a seeded generator.",
-        recorded=date(2026, 11, 21),
-        library="torch.mm",
-        baselines={
-            problem: Baseline(Configuration.of(first[problem]), library_us)
-            for problem, library_us in LIBRARY_US.items()
-        },
-    )
+    baselines = {problem: Baseline(Configuration.of(first[problem]), us) for problem, us in LIBRARY_US.items()}
+    return card_of(TEMPLATE, DEVICE, baselines)
 
 
 @pytest.fixture

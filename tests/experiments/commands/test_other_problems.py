@@ -3,15 +3,15 @@
 import json
 import subprocess
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.search.tables.invented_card import card_of
 from tilescout.search.measure.measurement import Measurement, Status, Timing
-from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import DEVICES
@@ -49,20 +49,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows.append(
                 (space[index], problem, Measurement(Status.OK, timing=timing, pilot_us=ratio * COPY_US, **cost))
             )
-    card = TableCard(
-        space=SOFTMAX.name,
-        source_hash=SOFTMAX.source_hash,
-        knobs={knob.name: knob.values for knob in SOFTMAX.knobs},
-        device=H200.name,
-        product=H200.product,
-        driver="580.0",
-        versions={"torch": "2.11.0"},
-        protocol="invented-1",
-        protocol_text="Drawn from a seeded generator.",
-        recorded=date(2026, 11, 21),
-        library="torch.Tensor.copy_",
-        baselines=baselines,
-    )
+    card = card_of(SOFTMAX, H200, baselines, "torch.Tensor.copy_")
     return write_table(tmp_path_factory.mktemp("table") / "softmax.parquet", card, rows).path
 
 

@@ -3,13 +3,13 @@
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from tests.search.tables.invented_card import card_of
 from tilescout.experiments.research.llama_block import BlockSizes
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import (
@@ -27,7 +27,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
-from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import write_table
 from tilescout.search.tuning.budget import Budget
@@ -70,20 +70,7 @@ def table(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> s
         timing = Timing(ratio, ratio * 0.99, ratio * 1.01, ratio, ratio, LIBRARY_US, 9)
         configuration = Configuration.of({"fault": "nothing", "repeats": repeats})
         rows.append((configuration, PROBLEM, Measurement(Status.OK, timing=timing, pilot_us=ratio * LIBRARY_US)))
-    card = TableCard(
-        space="plain_gemm",
-        source_hash=template.source_hash,
-        knobs={knob.name: knob.values for knob in template.knobs},
-        device=HOST.name,
-        product=HOST.product,
-        driver="none",
-        versions={"torch": "2.11.0"},
-        protocol="invented-1",
-        protocol_text="Invented.",
-        recorded=date(2026, 11, 22),
-        library="torch.mm",
-        baselines={PROBLEM: Baseline(Configuration.of(rows[0][0]), LIBRARY_US)},
-    )
+    card = card_of(template, HOST, {PROBLEM: Baseline(Configuration.of(rows[0][0]), LIBRARY_US)})
     return str(write_table(tmp_path_factory.mktemp("table") / "plain.parquet", card, rows).path)
 
 

@@ -4,12 +4,12 @@ The library is one in C that runs on the host; see `fake_cublaslt`.
 """
 
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.search.tables.invented_card import card_of
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
@@ -17,7 +17,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tuning.budget import Budget
@@ -144,11 +144,7 @@ def test_a_recorded_table_is_replayed_where_no_library_can_be_asked(
         ratio = 1.0 + number / 100
         timing = Timing(ratio, ratio, ratio, ratio, ratio, 10.0, 9)
         rows.append((space[number], PROBLEM, Measurement(Status.OK, timing=timing, pilot_us=ratio * 10)))
-    card = TableCard(
-        template.name, template.source_hash, {knob.name: knob.values for knob in template.knobs}, "host", "CPU", "none",
-        {"torch": "2.11.0"}, "invented-1", "Invented.", date(2026, 11, 22), "torch.mm",
-        {PROBLEM: Baseline(engine.default(PROBLEM), 10.0)},
-    )  # fmt: skip
+    card = card_of(template, fake_cublaslt.HOST, {PROBLEM: Baseline(engine.default(PROBLEM), 10.0)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DEVICES, "host", fake_cublaslt.HOST)
         table = write_table(tmp_path / "table.parquet", card, rows)
