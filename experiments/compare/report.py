@@ -129,7 +129,7 @@ def verdict(comparison: Comparison) -> str:
         how = f" (Wilcoxon's test over {pairs.pairs} {what}, Holm's correction)"
     told = f"{best} scored higher than {proven}"
     if len(close) == len(others):
-        told = f"{best} has the highest score, and is proven to be better than none"
+        told = f"{best} has the highest score, and is proven to be better than no other"
     return f"{told} at the 5 % level{how}"
 
 

@@ -171,4 +171,4 @@ def test_the_verdict_calls_no_strategy_better_that_the_test_found_worse() -> Non
         for name, score in (("mean", 0.8), ("better", 0.1))
     ]
     told = verdict(Comparison(2, 1, ("t.parquet",), {}, standings, tests, 12))
-    assert "mean has the highest score, and is proven to be better than none" in told
+    assert "mean has the highest score, and is proven to be better than no other" in told
