@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyResult, spoken
-from tilescout.search.studies.structure import unexplained
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
-from tilescout.search.studies.structure import unexplained
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library

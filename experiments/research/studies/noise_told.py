@@ -3,7 +3,7 @@
     python -m tilescout.experiments.research noise-told convolution_streams.parquet gemm.parquet --out noise-told.json
 
 Searches without a cost model are replayed on each problem of the tables. After some timed trials a search tells how
-well their times follow from one another, as a rank correlation (`tilescout.search.studies.structure`), and where that
+well their times follow from one another, as a rank correlation (`tilescout.search.studies.noise`), and where that
 is low it says that they may be noise.
 """
 
@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.coordinates import coordinates
-from tilescout.costmodel.structure import explained
+from tilescout.costmodel.signal import explained
 from tilescout.experiments.commands.options import collected, processes_option
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.studies.structure import EARLY, LITTLE
+from tilescout.search.studies.noise import EARLY, LITTLE
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 

@@ -43,7 +43,7 @@ from tilescout.search.samplers.guided.stopping import (
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
-from tilescout.search.studies.structure import EARLY, doubt
+from tilescout.search.studies.noise import EARLY, doubt
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready

@@ -187,7 +187,10 @@ def test_no_strategy_is_called_better_where_nothing_can_be_gained_or_nothing_was
         return Comparison(2, 3, ("t.parquet",), {}, standings, [], 12)
 
     assert verdict(compared(np.nan)) == ""
-    assert verdict(compared(0.5)) == "lfbo has the highest score, and is proven to be better than no other at the 5 % level"
+    assert (
+        verdict(compared(0.5))
+        == "lfbo has the highest score, and is proven to be better than no other at the 5 % level"
+    )
 
 
 def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_was_recorded() -> None:

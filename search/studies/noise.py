@@ -6,7 +6,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.coordinates import coordinates_of
-from tilescout.costmodel.structure import explained
+from tilescout.costmodel.signal import explained
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.space import SearchSpace

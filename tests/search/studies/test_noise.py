@@ -11,8 +11,8 @@ from tilescout.search import tune
 from tilescout.search.samplers.guided import ColdSampler
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.sampler import _Known
+from tilescout.search.studies.noise import EARLY, LEAST, unexplained
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.structure import EARLY, LEAST, unexplained
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
