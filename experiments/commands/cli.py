@@ -116,7 +116,7 @@ _GOES_ON = {
     "compile": "the same command",
     "evaluate-model": "the same command",
 }
-"""What goes on with a command that was interrupted, of those that keep what is finished."""
+"""The command that goes on with an interrupted one, of those that keep what is finished."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Standby:
 
 
 MEASURING = Standby("tilescout.search.measure.worker:ready_to_measure")
-"""What measuring processes are forked from: it has imported torch. It can be woken before what measures is imported."""
+"""Measuring processes are forked from it: it has imported torch. It can be woken before what measures is imported."""
 
 
 class Session:

@@ -22,7 +22,7 @@ Task = Mapping[str, Any]
 """The argument of the function: a JSON object."""
 
 Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
-"""What warms up, what is called with a task, how many children run at the same time, and the niceness of them all."""
+"""Called once to warm up, called with each task, children at the same time at most, and the niceness of them all."""
 
 MESSAGE_BYTES = 1 << 16
 """Bytes of a message at most: a configuration takes some hundred."""

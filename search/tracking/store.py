@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ERROR_LENGTH = 300  # of a message of MLflow's, in characters
 _STATEMENT = re.compile(r"\s*(\[SQL: .*|\(Background on this error at: .*)", re.DOTALL)
-"""What SQLAlchemy puts behind the reason of an error: the statement, some hundred characters, and an address."""
+"""The statement, of some hundred characters, and the address that SQLAlchemy puts behind the reason of an error."""
 _SQLITE = "sqlite:///"
 _CONNECT_SECONDS = 4  # of each address that a host's name has: a dead server is told within 10 s
 _IMPORTED = ("mlflow", "sqlalchemy", "alembic", "matplotlib", "sklearn")  # for logging; MLflow depends on all others
