@@ -179,13 +179,34 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int | None]]] = MappingProxyType(
                 "vocab_size": 51_200,
             },
         ),
+        "seed-oss": (
+            "SeedOss",
+            {
+                "hidden_size": 5120,
+                "intermediate_size": 27_648,
+                "num_attention_heads": 80,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "vocab_size": 155_136,
+            },
+        ),
+        "smollm3": (
+            "SmolLM3",  # every fourth layer knows no positions
+            {
+                "hidden_size": 2048,
+                "intermediate_size": 11_008,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 4,
+                "vocab_size": 128_256,
+            },
+        ),
     }
 )
 """The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B, StarCoder2-7B, OLMo 2
-13B, GLM-4-9B, Mistral NeMo 12B and Phi-2, as their configurations are published; with how many layers is asked.
-``mixtral`` has one expert: which of eight a token goes to may differ with the rounding of the products before, and with
-it the time. No suite that anything was tuned on has products of Qwen2.5, Phi-4, Gemma 2, StarCoder2, OLMo 2, Mistral
-NeMo and Phi-2; of GLM-4's one, 4096×4096."""
+13B, GLM-4-9B, Mistral NeMo 12B, Phi-2, Seed-OSS-36B and SmolLM3-3B, as their configurations are published; with how
+many layers is asked. ``mixtral`` has one expert: which of eight a token goes to may differ with the rounding of the
+products before, and with it the time. No suite that anything was tuned on has products of Qwen2.5, Phi-4, Gemma 2,
+StarCoder2, OLMo 2, Mistral NeMo, Phi-2 and Seed-OSS; of GLM-4's one, 4096×4096, and of SmolLM3's one, 2048×2048."""
 
 
 def make_client(name: str, phase: str, layers: int, device: str, cache_length: int = CACHE_LENGTH) -> Client:
