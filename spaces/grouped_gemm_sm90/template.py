@@ -30,8 +30,8 @@ from tilescout.spaces.templates import Built, KernelTemplate
 _STAGES = tuple(range(2, 9))
 _PAIR = 256  # tokens of two tiles
 _FILLED = 1.05  # rows of such pairs over the tokens, up to which they are full enough
-_WIDE = 384  # columns of two tiles
-_WIDER = 1.04  # columns of such pairs over n, up to which they are full enough
+_WIDER = 1.04  # columns of pairs of tiles over n, up to which they are full enough
+_EMPTIER = 1.08  # columns of wide tiles over those of narrower ones, from which the wide ones are too empty
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
     Knob("warp_groups", (1, 2, 3), "consumer warp groups"),
@@ -153,21 +153,23 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         that were the best or near it on 12 problems (`experiments/results/grouped-products.md`), by which both the
         bounds and the tiles were chosen. Where groups nearly fill pairs of tiles, two blocks share the weights: that
         and its bounds were chosen on the recorded tables (`experiments/results/grouped-tables.md`). Where they do not,
-        two blocks share the tokens if n nearly fills pairs of tiles.
+        two blocks share the tokens if n nearly fills pairs of tiles. Tiles have 128 columns in place of 192 where those
+        lie beyond n by a twelfth more: chosen on four problems of n of 640, 1,024 and 1,408, where 128 took 0.71 to
+        0.89 of the time (`experiments/results/grouped-products.md`).
         """
         size = sum(group * group for group in problem.groups) / problem.tokens
         narrow = next((width for width in (16, 32, 64) if size <= width), 0)
         if narrow and problem.n > MMA_ROWS:
             return _like(problem, device, tile=(128, narrow, 64), swap_ab=1, raster="n")
-        pairs = sum(math.ceil(group / _PAIR) * _PAIR for group in problem.groups)
-        if problem.n > 2 * MMA_ROWS and pairs <= _FILLED * problem.tokens:
-            tile = (128, 128 if size < 2 * _PAIR else 192, 64)
-            return _like(problem, device, tile=tile, schedule="pingpong", cluster_m=2, swizzle=4, raster="n")
         if problem.n > 2 * MMA_ROWS:
+            width = 128 if _spanned(problem.n, 192) >= _EMPTIER * _spanned(problem.n, 128) else 192
+            if sum(_spanned(group, _PAIR) for group in problem.groups) <= _FILLED * problem.tokens:
+                tile = (128, 128 if size < 2 * _PAIR else width, 64)
+                return _like(problem, device, tile=tile, schedule="pingpong", cluster_m=2, swizzle=4, raster="n")
             # Two blocks then read the tokens' tile once: 1 to 8 % faster on 8 of 9 uneven problems, slower where
             # pairs of tiles exceed n by an eighth (experiments/results/grouped-products.md).
-            pair = 1 + (math.ceil(problem.n / _WIDE) * _WIDE <= _WIDER * problem.n)
-            tile = (128, 192, 64)
+            pair = 1 + (_spanned(problem.n, 2 * width) <= _WIDER * problem.n)
+            tile = (128, width, 64)
             return _like(problem, device, tile=tile, schedule="pingpong", cluster_n=pair, swizzle=4, raster="n")
         return _like(problem, device, tile=(MMA_ROWS, 16 if narrow else 32, 64), warp_groups=1, swap_ab=int(narrow > 0))
 
@@ -239,6 +241,11 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         for name in _SHARED:
             whole.update(folder.joinpath(name).read_bytes())
         return whole.hexdigest()
+
+
+def _spanned(size: int, width: int) -> int:
+    """What tiles of a width span that cover a size."""
+    return math.ceil(size / width) * width
 
 
 def _like(problem: GroupedProblem, device: Device, tile: tuple[int, int, int], **others: Value) -> Configuration:
