@@ -244,7 +244,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
 
 def _spanned(size: int, width: int) -> int:
-    """What tiles of a width span that cover a size."""
+    """Rows or columns of the tiles of a width that cover a size."""
     return math.ceil(size / width) * width
 
 
