@@ -9,11 +9,11 @@ which nobody but a search of its space finds, stands beside them.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import click
 
+from tilescout.experiments.compare.inference import geometric_mean_interval
 from tilescout.experiments.research.grouped_tuners import QUACK, TRITON
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
@@ -21,10 +21,11 @@ from tilescout.experiments.research.runner import Run, study
 SPACES = ("grouped_gemm_sm90", "grouped_streamk_sm90")  # ours: a record has one or more
 LISTED = "quack_varlen best"
 PEERS = (QUACK, TRITON, "quack_varlen default", "cuBLAS by expert")
+SEED = 0  # of the intervals
 
 
 def standing(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each problem, our speed over the best peer's, and over the best of all; and their means.
+    """Of each problem, our speed over the best peer's, and over the best of all; their means, and 95 % intervals.
 
     Problems that Quack's own autotuner was not asked for are left out.
     """
@@ -48,10 +49,11 @@ def standing(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             "over_all": mine / max(peers[best], speeds[LISTED]),
         }
     names = ("ours", "default", "listed", QUACK, "over_peers", "default_over_peers", "over_all")
-    means = {name: geometric_mean([each[name] for each in found.values()]) for name in names}
+    over = {name: geometric_mean_interval([each[name] for each in found.values()], SEED) for name in names}
     return {
         "problems": found,
-        "means": means,
+        "means": {name: mean for name, (mean, *_) in over.items()},
+        "intervals": {name: ends for name, (_, *ends) in over.items()},
         "slower": sum(each["ours"] < 1 for each in found.values()),
         "timed": {name: sum(name in each for each in found.values()) for name in PEERS},
     }

@@ -23,4 +23,6 @@ def test_ours_stands_beside_the_best_of_what_users_get_and_beside_the_best_of_al
     assert (b["best_peer"], b["over_peers"]) == ("torch._grouped_mm", 1.5)
     assert a["over_all"] == b["over_all"] == 1.5 / 1.4
     assert found["means"]["over_peers"] == pytest.approx((1.2 * 1.5) ** 0.5)
+    low, high = found["intervals"]["over_peers"]
+    assert low < found["means"]["over_peers"] < high
     assert found["slower"] == 0
