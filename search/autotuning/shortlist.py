@@ -43,7 +43,7 @@ def shortlist(template: KernelTemplate, problem: Problem, device: Device, count:
     chosen = [template.default_in(space)]
     model = _model(space.name, space.device.name)
     if model is not None:
-        expected = model.predict(space_features(space, template)).mean
+        expected = model.foresee(space_features(space, template)).mean
         order = np.argsort(expected, kind="stable")[: 64 * count]
     else:
         order = np.array(template.first_in(space), dtype=np.int64)

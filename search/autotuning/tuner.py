@@ -6,8 +6,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import TIMEOUT_MAX, RLock, Timer, current_thread
@@ -268,30 +268,31 @@ class Tuner:
             return
         started = time.monotonic()
         deadline = started + seconds
-        entries: dict[GemmProblem, Entry] = {}
+        entries: dict[GemmProblem, Future[Entry]] = {}
         try:
-            with ThreadPoolExecutor(1) as starting:
-                coming = starting.submit(self._started)  # takes seconds, in which the first candidates are chosen
-                chosen = {problem: self._chosen(problem) for problem in wanted[: 1 + _AHEAD]}
-                engine = coming.result()
-            with complemented(engine, wanted) as searches:
-                beside = {problem: each for each, problem in searches if each is not engine}
-                for at, problem in enumerate(wanted):
-                    if time.monotonic() >= deadline:
-                        break
-                    for ahead in wanted[at : at + 1 + _AHEAD]:
-                        if ahead not in entries:
-                            own = chosen.get(ahead) or self._chosen(ahead)
-                            entries[ahead] = self._enter(engine, ahead, own, beside.get(ahead))
-                    outcome = self._contest(engine, entries[problem], deadline)
-                    if outcome is not None:
-                        yield outcome
+            # What is next is chosen while the engine starts, which takes seconds, and while the GPU measures.
+            with ThreadPoolExecutor(1) as entering:
+                chosen = {problem: entering.submit(self._chosen, problem) for problem in wanted[: 1 + _AHEAD]}
+                engine = self._started()
+                with complemented(engine, wanted) as searches, _ended(entering):
+                    beside = {problem: each for each, problem in searches if each is not engine}
+                    for at, problem in enumerate(wanted):
+                        if time.monotonic() >= deadline:
+                            break
+                        for ahead in wanted[at : at + 1 + _AHEAD]:
+                            if ahead not in entries:
+                                own, other = chosen.get(ahead), beside.get(ahead)
+                                entries[ahead] = entering.submit(self._enter, engine, ahead, own, other)
+                        outcome = self._contest(engine, entries[problem].result(), deadline)
+                        if outcome is not None:
+                            yield outcome
         except TilescoutError as error:
             self._failed = one_line(error)
             _LOG.warning("nothing more is tuned in this process: %s", self._failed)
         finally:
             for entry in entries.values():
-                entry.drop()
+                if not entry.cancelled() and entry.exception() is None:
+                    entry.result().drop()
             spent = time.monotonic() - started
             self._left -= spent
             self.summary.seconds += spent
@@ -300,9 +301,14 @@ class Tuner:
         return shortlist(self.template, problem, self.device, self.options.contest.candidates)
 
     def _enter(
-        self, engine: Engine, problem: GemmProblem, own: Sequence[Configuration], beside: Engine | None
+        self,
+        engine: Engine,
+        problem: GemmProblem,
+        chosen: "Future[list[Configuration]] | None",
+        beside: Engine | None,
     ) -> Entry:
         """Have the candidates of a product compiled, its complement's in the place of our last ones."""
+        own = self._chosen(problem) if chosen is None else chosen.result()
         if beside is None:
             return enter(engine, problem, own)
         options = self.options.contest
@@ -398,6 +404,15 @@ class Tuner:
         decided = {problem: choice for problem in possible if (choice := _choice(bundle, problem)) is not None}
         tuned = (problem for problem, choice in decided.items() if choice is not Choice.LIBRARY)
         return next(tuned, None) or next(iter(decided), possible[0])
+
+
+@contextmanager
+def _ended(executor: Executor) -> Iterator[None]:
+    """Have an executor begin nothing more at the end, and wait for what it does."""
+    try:
+        yield
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def _choice(bundle: Bundle | None, problem: GemmProblem) -> Choice | None:

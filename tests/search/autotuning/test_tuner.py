@@ -244,7 +244,7 @@ def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complemen
     engine: Any = SimpleNamespace(template="one", compile=lambda configuration, signature: Future())
     beside: Any = SimpleNamespace(template="another", compile=engine.compile)
     tuner.template = engine.template
-    entry = tuner._enter(engine, problem, tuner._chosen(problem), beside)
+    entry = tuner._enter(engine, problem, None, beside)
     assert [str(each.configuration) for each in entry.candidates] == ["one's 0", "another's 0"]
 
 
