@@ -272,8 +272,10 @@ class Tuner:
         try:
             # What is next is chosen while the engine starts, which takes seconds, and while the GPU measures.
             with ThreadPoolExecutor(1) as entering:
-                chosen = {problem: entering.submit(self._chosen, problem) for problem in wanted[: 1 + _AHEAD]}
+                meanwhile = wanted[: 1 + _AHEAD] if self._engine is None else ()
+                choosing = {problem: entering.submit(self._chosen, problem) for problem in meanwhile}
                 engine = self._started()
+                chosen = {problem: future for problem, future in choosing.items() if not future.cancel()}
                 with complemented(engine, wanted) as searches, _ended(entering):
                     beside = {problem: each for each, problem in searches if each is not engine}
                     for at, problem in enumerate(wanted):

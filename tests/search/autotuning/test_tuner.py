@@ -23,6 +23,7 @@ from tilescout.search.measure.race import RaceOptions
 from tilescout.spaces import templates
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 
 MakeTuner = Callable[..., Tuner]
 
@@ -230,6 +231,28 @@ def test_an_engine_is_closed_once_nothing_was_asked_for_a_while_since_the_last_a
 def test_a_budget_that_is_none_is_refused(with_seconds: Callable[[float], TunerOptions], seconds: float) -> None:
     with pytest.raises(ExportError, match="allowed are numbers from 0 on"):
         with_seconds(seconds)
+
+
+def test_a_product_is_measured_before_it_is_known_what_is_tried_of_the_next(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = GemmProblem(64, 64, 64), GemmProblem(32, 64, 64)
+    tuner, measured, contests = make_tuner(), Event(), list[GemmProblem]()
+
+    def shortlist(template: object, problem: GemmProblem, device: object, count: int) -> list[Configuration]:
+        assert problem == first or measured.wait(60)
+        return []
+
+    def contest(engine: object, entry: Entry, deadline: float) -> None:
+        contests.append(entry.problem)
+        measured.set()
+
+    engine: Any = SimpleNamespace(template=tuner.template, device=tuner.device, measures_anew=False)
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.shortlist", shortlist)
+    monkeypatch.setattr(tuner, "_contest", contest)
+    monkeypatch.setattr(tuner, "_engine", engine)
+    assert list(tuner._contests([first, second], 60.0)) == []
+    assert contests == [first, second]
 
 
 def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complement(
