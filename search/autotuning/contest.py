@@ -146,14 +146,15 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
     CannotMeasureError, DeviceError
         If the GPU can't measure it, or no candidate compiles.
     """
+    problem, ours = entry.problem, len(entry.candidates)
+    preparing = engine.prepare(0, problem)  # while the last candidates are compiled
     artifacts = _compiled(entry, deadline)
     if artifacts is None:
         return None
-    problem, ours = entry.problem, len(entry.candidates)
     failures = [each.error for each in artifacts.values() if isinstance(each, CompileFailure)]
     if len(failures) == ours:  # of the product that says nothing, and what is decided is decided for good
         raise CannotMeasureError(f"none of its candidates compiles: {failures[0]}")
-    library_us = engine.prepare(0, problem).result()
+    library_us = preparing.result()
     listed = _listed(engine, problem, library_us, options.guesses)
     tasks = {
         at: Task(own.configuration, artifact, problem, library_us, math.inf, own.template)

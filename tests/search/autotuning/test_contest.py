@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -98,7 +98,8 @@ def test_a_budget_may_be_without_end(engine: LocalEngine) -> None:
 
 def test_a_product_of_which_nothing_compiles_is_not_decided() -> None:
     short: Future[Artifact | CompileFailure] = settled_future(CompileFailure("not enough memory to compile"))
-    entry, engine = Entry(PROBLEM, [Candidate(Configuration(()), short)] * 2), cast(Engine, object())
+    engine = cast(Engine, SimpleNamespace(prepare=lambda gpu, problem: settled_future(1.0)))
+    entry = Entry(PROBLEM, [Candidate(Configuration(()), short)] * 2)
     with pytest.raises(CannotMeasureError, match="none of its candidates compiles: not enough memory"):
         decide(engine, entry, ContestOptions(), math.inf)
 
@@ -116,3 +117,21 @@ def test_a_product_of_which_nothing_compiles_is_not_decided() -> None:
 def test_a_contest_that_can_not_be_is_refused(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ExportError, match=reason):
         ContestOptions(**wrong)
+
+
+def test_the_gpu_is_set_up_for_a_product_while_its_candidates_are_compiled() -> None:
+    asked: list[GemmProblem] = []
+
+    class Compiled(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            assert asked == [PROBLEM]
+            return CompileFailure("refused")
+
+    def prepare(gpu: int, problem: GemmProblem) -> Future[float]:
+        asked.append(problem)
+        return settled_future(1.0)
+
+    engine = cast(Engine, SimpleNamespace(prepare=prepare))
+    entry = Entry(PROBLEM, [Candidate(Configuration(()), Compiled())])
+    with pytest.raises(CannotMeasureError, match="none of its candidates compiles: refused"):
+        decide(engine, entry, ContestOptions(), math.inf)
