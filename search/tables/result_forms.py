@@ -241,15 +241,13 @@ class Cache(ResultList):
         return self._text.header
 
     def _parameters(self) -> list[str]:
-        if not {"tune_params_keys", "tune_params"} & set(self._header):
-            for _ in self._text.entries():  # what is behind them is known after them
-                pass
-            self._text.finish()
-        listed = self._header.get("tune_params_keys", self._header.get("tune_params"))
+        known = self._header if {"tune_params_keys", "tune_params"} & set(self._header) else self._text.whole_header()
+        listed = known.get("tune_params_keys", known.get("tune_params"))
         return super()._parameters() if listed is None else [str(name) for name in listed]
 
     def _objective(self) -> str:
-        named = self._header.get("objective", TIME)
+        known = self._header if "objective" in self._header else self._text.whole_header()
+        named = known.get("objective", TIME)
         named = named[0] if isinstance(named, list) and len(named) == 1 else named
         if not isinstance(named, str):
             raise UntoldError(f"it has several objectives, {named}", "objective")

@@ -79,6 +79,14 @@ class ResultText:
         if not self._reader.ended and self._text[self._reader.at :].strip():
             raise ValueError("something follows its end")
 
+    def whole_header(self) -> dict[str, Any]:
+        """The members but the entries, also those behind them; nothing may be reading the entries meanwhile."""
+        if not self._finished:
+            for _ in self.entries():
+                pass
+            self.finish()
+        return self.header
+
     def _read_members(self) -> None:
         for key in self._members:
             if key not in _BRACKETS or self.form is not None:

@@ -183,6 +183,8 @@ def test_other_objectives_are_relative_and_say_so(tmp_path: Path) -> None:
     assert faster.times_us[:3] == pytest.approx([100, 100 * 2.2 / 4.2, 200])
     assert "no times but GFLOP/s, of which more is better" in faster.card.protocol_text
     assert imported(tmp_path, CACHE | {"objective": "GFLOP/s"}, Told()).times_us.tolist() == faster.times_us.tolist()
+    behind = {key: value for key, value in CACHE.items() if key != "objective"} | {"objective": "GFLOP/s"}
+    assert imported(tmp_path, behind, Told()).times_us.tolist() == faster.times_us.tolist()
     energy = imported(tmp_path, KTT, Told(problem="4096", objective="EnergyConsumption"))
     assert energy.times_us[:3] == pytest.approx([100, 100, 100 * 39 / 23])
     assert np.isinf(energy.times_us[3])
