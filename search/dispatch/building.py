@@ -178,7 +178,7 @@ def predict_dispatcher(kernels: Kernels, models: Models, options: DispatchOption
     for at, m in enumerate(sizes):
         known = np.flatnonzero(np.isfinite(logs[:, at]))
         if len(known) == 0:
-            raise SpaceError(f"no candidate is legal for {kernels.at(m)}: choose by more candidates")
+            raise SpaceError(f"no candidate is legal for {kernels.at(m)}: choose by more, or of another space")
         best = float(logs[known, at].min())
         points[m] = Point(
             m, float(np.exp(best)), slower={int(row): float(np.exp(logs[row, at] - best)) for row in known}

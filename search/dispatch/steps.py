@@ -186,8 +186,11 @@ class Grid:
         Raises
         ------
         SpaceError
-            If a template does not tell how its kernels divide the work, or the library's are none of its template.
+            If a template does not tell how its kernels divide the work, the library's are none of its template, or
+            there is no kernel, as where large tiles are legal for none of so few rows.
         """
+        if not len(kernels):
+            raise SpaceError(f"no candidate is legal for 1 to {most_rows} rows: take more, or another space")
         sizes = np.arange(1, most_rows + 1)
         # Rules speak of tiles and clusters, whose halves are multiples of 8 rows.
         groups, first, group = np.unique((sizes - 1) // _GRANULE, return_index=True, return_inverse=True)

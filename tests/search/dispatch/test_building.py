@@ -298,6 +298,11 @@ def test_a_space_none_of_whose_kernels_is_legal_for_so_few_rows_has_no_candidate
     few = candidates(both, models, replace(OPTIONS, candidates=4, most_rows=16))
     assert len(set(both.templates)) == 2
     assert set(few.templates) == {InventedGpu.template}
+    other = next(template for template in both.templates if template is not InventedGpu.template)
+    alone = both.take([number for number, each in enumerate(both.templates) if each is other])
+    none = candidates(alone, models, replace(OPTIONS, candidates=4, most_rows=16))
+    with pytest.raises(SpaceError, match="no candidate is legal for 1 to 16 rows"):
+        predict_dispatcher(none, models, replace(OPTIONS, most_rows=16), "a model")
     assert few.legal(16).any()
 
 
