@@ -87,6 +87,12 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         assert done.stderr.count("\n") == 1
 
 
+def test_a_problem_to_leave_out_that_no_table_holds_is_refused(run_command: Run, folder: Path, table: Path) -> None:
+    done = run_command(folder, "train", "gemm_sm90", "--table", table, "--without", "4096x4096x4096:fp16")
+    assert done.returncode == 2
+    assert "no table holds 4096x4096x4096:fp16, held are 4096x4096x4096:bf16, " in done.stderr
+
+
 def test_a_logged_model_is_served_without_pickle_and_predicts_the_same(folder: Path) -> None:
     import mlflow
     import pandas as pd
