@@ -32,6 +32,7 @@ from tilescout.spaces.outputs import check_replaceable, publish
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
+_ARCHIVE = b"PK"  # the first bytes of an .npz file
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
 _KEPT = 4  # models that were read last: those of both spaces of a suite's problems, and of the library
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
@@ -167,6 +168,8 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
     """Read the model of a file in some state."""
     try:
         content = read_regular(path, _LARGEST)
+        if not content.startswith(_ARCHIVE):
+            raise ModelError(f"{path} is no model: one is a .npz file, which `tilescout train` writes")
         arrays = read_arrays(content, _UNPACKED)
         about = parse_json(str(arrays.pop("card")))
         if about["format"] not in (_ONE_TABLE, FORMAT):

@@ -268,7 +268,7 @@ def test_damaged_models_are_refused(model: ForestModel, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="damaged"):
         load_model(path)
     path.write_text("no archive")
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(ModelError, match="is no model"):
         load_model(path)
 
 

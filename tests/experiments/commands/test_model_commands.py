@@ -79,6 +79,7 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         (("--device", "h100"), "no model of gemm_sm90 on h100 is shipped"),
         (("--device", "h100", "--model", "analytic"), "no calibration for h100 is shipped"),
         (("--model", "nowhere.npz"), "does not exist"),
+        (("--model", "models/analytic-h200.json"), "models/analytic-h200.json is no model: one is a .npz file"),
         (("--device", "h100", "--model", "models/gemm_sm90-h200.npz"), "is of gemm_sm90 on h200"),
     ):
         done = run_command(folder, *arguments, *more)
