@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
     Finite,
     check_mlflow,
     check_output,
+    check_plot,
     check_result,
     collected,
     console_beside,
@@ -40,7 +41,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.outputs import is_matplotlib, write_whole
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import file_name
@@ -204,10 +205,11 @@ def _check(asked: DispatcherRequest) -> None:
     for path, kind, is_one in (
         (asked.out, "a dispatcher", is_dispatcher),
         (asked.python, "a dispatcher in Python", is_written),
-        (asked.plot, "a plot", is_matplotlib),
     ):
         if path is not None:
             check_output(path, kind, is_one)
+    if asked.plot is not None:
+        check_plot(asked.plot)
 
 
 def _check_every_m(template: KernelTemplate, problem: GemmProblem, product: str) -> None:

@@ -24,7 +24,7 @@ from tilescout.search.studies.folders import STORE, check_store
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ProblemError, SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
+from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib, write_whole
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
@@ -387,6 +387,19 @@ def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:
     check_writable(path)
     if path.is_file():
         check_replaceable(path, kind, is_one, StoreError)
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a plot that can't be written, would replace something else, or is named as another kind of picture.
+
+    Raises
+    ------
+    StoreError
+        If it is refused.
+    """
+    if path.suffix.lower() not in ("", ".png"):
+        raise StoreError(f"can't draw {path}: plots are PNG files, whose names end in .png")
+    check_output(path, "a plot", is_matplotlib)
 
 
 def check_apart_from_arguments(output: Path) -> None:

@@ -14,7 +14,7 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.portfolio import CAP, Portfolio, choose_portfolio
 from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
-    check_output,
+    check_plot,
     check_result,
     collected,
     console_beside,
@@ -31,7 +31,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.outputs import is_matplotlib, write_whole
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
 
@@ -134,7 +134,7 @@ def portfolio(asked: PortfolioRequest) -> None:
     """
     check_result(asked.json_path)
     if asked.plot is not None:
-        check_output(asked.plot, "a plot", is_matplotlib)
+        check_plot(asked.plot)
     if asked.suite is None and asked.model != LEARNED:
         raise click.UsageError("--model predicts the problems of a suite: give --suite, or leave --model out")
     template = load_template(asked.space)

@@ -206,6 +206,7 @@ def test_a_bundle_holds_the_ranges_and_their_kernels(store: Path, tmp_path: Path
             "has no times of 64x64:bf16: it has 6144x4096",
         ),
         (("--sweep", "pyproject.toml"), StoreError, "is no record of a sweep"),
+        (("--sweep", "RECORDED", "--plot", "regret.pdf"), StoreError, "plots are PNG files"),
         (("--sweep", "nowhere.json"), StoreError, "can't read nowhere.json"),
     ],
 )

@@ -114,3 +114,5 @@ def test_what_can_not_be_chosen_is_refused(table: Table, tmp_path: Path) -> None
     with pytest.raises(StoreError):
         _run("--table", table.path, "--plot", kept)
     assert kept.read_text() == "not a plot"
+    with pytest.raises(StoreError, match="plots are PNG files"):
+        _run("--table", table.path, "--plot", tmp_path / "plot.svg")
