@@ -470,8 +470,10 @@ def check_writable(path: Path) -> None:
     Raises
     ------
     StoreError
-        If it can't, or is the card of a table: without it the table can't be read.
+        If it can't, as a folder, or is the card of a table: without it the table can't be read.
     """
+    if path.is_dir():  # which may have no name, as the working directory
+        raise StoreError(f"can't write {path}: it is a folder")
     from tilescout.search.tables.table import SUFFIX, card_path  # 0.09 s that most commands do without
 
     table = path.with_suffix(SUFFIX)

@@ -126,6 +126,8 @@ def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_me
     [
         (("tables", "import", "nothing.json", "out.parquet"), "can't read nothing.json"),
         (("tables", "import", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
+        (("tables", "import", "cache.json.gz", "."), "can't write .: it is a folder"),
+        (("tables", "export-kernel-tuner", "nothing.parquet", "."), "can't write .: it is a folder"),
         (("tables", "rows.csv"), "beside it; `tilescout tables import` makes one of results of another tuner"),
         (("tables", "import", "rows.csv", "o.parquet"), "of rows, as of a CSV file, make a list with an object for"),
         (
