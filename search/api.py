@@ -14,7 +14,7 @@ from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import AnySampler, check_sampler, choose_sampler, make_sampler
-from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
+from tilescout.search.studies.folders import STORE, artifacts, check_store, named_store, studies
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
@@ -182,7 +182,7 @@ def tune(
         check_sampler(sampler)
     check_settings(settings or {})
     live = patient_with(peers, live or LiveOptions())
-    store, table = check_store(Path(store)), Path(table) if table is not None else None
+    store, table = check_store(named_store(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.studies.folders import STORE, studies
+from tilescout.search.studies.folders import STORE, named_store, studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.spaces.errors import NoResultError
@@ -149,4 +149,4 @@ def load_study(
     StoreError
         If there is no such study, or it is damaged.
     """
-    return TuneResult.of(read_study(name, studies(Path(store), storage), named))
+    return TuneResult.of(read_study(name, studies(named_store(store), storage), named))

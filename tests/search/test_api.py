@@ -11,7 +11,7 @@ import mlflow
 import numpy as np
 import pytest
 
-from tilescout.search import Budget, StudyResult, TrialRecord, tune
+from tilescout.search import Budget, StudyResult, TrialRecord, load_study, tune
 from tilescout.search.samplers.exhaustive import ExhaustiveSampler
 from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, StoreError, TableError
 from tilescout.spaces.gemm_sm90 import TEMPLATE
@@ -134,6 +134,15 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         search(tmp_path / "store", **change)
     assert not (tmp_path / "store").exists()
+
+
+def test_an_empty_store_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="the name of the store is empty"):
+        tune("gemm_sm90", PROBLEM, sampler="random", budget=1, device="replay", store="", mlflow=False)
+    with pytest.raises(StoreError, match="the name of the store is empty"):
+        load_study("any", store="")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
