@@ -1,8 +1,9 @@
 """Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,7 @@ from tilescout.search.studies.folders import STORE, artifacts, check_store, name
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
@@ -217,7 +218,7 @@ def tune(
             resume,
             race if race is not None else RaceOptions(),
             settings or {},
-            first=first(template, engine.space(parsed)) if first is not None else (),
+            first=_first(first, template, engine.space(parsed)) if first is not None else (),
             library_kernels=library_kernels,
             peers=peers,
         )
@@ -229,6 +230,17 @@ def tune(
             return TuneResult.of(_search(engine, parsed, options, trackers.make, told, both))
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
+
+
+def _first(
+    first: Callable[[KernelTemplate, SearchSpace], Iterable[int]], template: KernelTemplate, space: SearchSpace
+) -> Sequence[int]:
+    """The indices that are tried first. None is of another space, or counted from the end, which would be another."""
+    found = list(first(template, space))
+    for each in found:
+        if not isinstance(each, Integral) or not 0 <= int(each) < len(space):
+            raise SamplerError(f"`first` names configuration {each!r}, allowed are 0 to {len(space) - 1}")
+    return found
 
 
 def _search(
