@@ -26,12 +26,15 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.predict import LEARNED, find_model, model_option
+from tilescout.search.export.grouped.dispatch import grouped_family
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
 
@@ -66,7 +69,7 @@ class Regrets:
     kernels
         The candidates: codes of their values, knob by knob.
     problems
-        The problems, as text; each weighs the same.
+        The problems; each weighs the same.
     logs
         Log of the time over that of the fastest candidate, of shape [kernels, problems]; NaN where a kernel is not
         legal or was not timed.
@@ -75,7 +78,7 @@ class Regrets:
     """
 
     kernels: tuple[Codes, ...]
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     logs: Floats
     source: str
 
@@ -189,8 +192,8 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
     TableError
         If no problem of the tables has the signature.
     """
-    columns: dict[str, dict[Codes, float]] = {}
-    library_us: dict[str, float] = {}
+    columns: dict[Problem, dict[Codes, float]] = {}
+    library_us: dict[Problem, float] = {}
     held = set()
     for table in tables:
         codes, times = table.codes(template.knobs), table.times_us
@@ -200,9 +203,9 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
             if len(rows):
                 held.add(problem.signature)
             if problem.signature == signature and len(rows):
-                known, own_us = columns.setdefault(str(problem), {}), table.card.baselines[problem].library_us
+                known, own_us = columns.setdefault(problem, {}), table.card.baselines[problem].library_us
                 # Two tables may hold a problem: the library ran beside both.
-                scaled = times[rows] * (library_us.setdefault(str(problem), own_us) / own_us)
+                scaled = times[rows] * (library_us.setdefault(problem, own_us) / own_us)
                 known |= dict(zip(map(tuple, codes[rows].tolist()), scaled.tolist(), strict=True))
     if not columns:
         told = f"recorded are {', '.join(sorted(held))}" if held else "nothing was timed in these tables"
@@ -230,7 +233,7 @@ def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioReques
             raise TableError(f"none of the recorded kernels is legal for {problem}: choose by another table")
         said = model.predict(space_features(space.subset(indices[legal]), template)).mean
         logs[legal, at] = said - said.min()
-    return Regrets(regrets.kernels, tuple(map(str, problems)), logs, f"predicted, {origin}; suite {asked.suite}")
+    return Regrets(regrets.kernels, tuple(problems), logs, f"predicted, {origin}; suite {asked.suite}")
 
 
 def summary(
@@ -251,7 +254,7 @@ def summary(
             "regret": float(np.expm1(found.regret[count - 1])),
             "regret_90": float(np.expm1(np.quantile(row, 0.9))),
             "worst": float(np.expm1(row.max())),
-            "worst_problem": regrets.problems[int(row.argmax())],
+            "worst_problem": str(regrets.problems[int(row.argmax())]),
         }
         for count, row in enumerate(reached, start=1)
     ]
@@ -260,7 +263,7 @@ def summary(
         "device": asked.device,
         "signature": signature,
         "source": regrets.source,
-        "problems": list(regrets.problems),
+        "problems": list(map(str, regrets.problems)),
         "candidates": len(regrets.kernels),
         "curve": curve,
         "exchanged_regret": float(np.expm1(found.exchanged_regret)),
@@ -273,15 +276,15 @@ def summary(
 def left_out(regrets: Regrets, count: int, folds: int) -> dict[str, Any]:
     """The regret on problems that kernels were not chosen on, a part of the problems at a time.
 
-    Problems that differ in their first size alone are in one part. A chosen kernel that was not timed on a problem does
-    not serve it here, so that the regret is rather too large.
+    Problems of one product, which differ in rows alone, or in tokens and their routing, are in one part. A chosen
+    kernel that was not timed on a problem does not serve it here, so that the regret is rather too large.
 
     Raises
     ------
     TableError
         If there are fewer products than parts.
     """
-    products = [text.partition("x")[2] for text in regrets.problems]
+    products = [_product(problem) for problem in regrets.problems]
     order = np.random.default_rng(0).permutation(sorted(set(products))).tolist()
     if len(order) < folds:
         raise TableError(f"{len(order)} products have no {folds} parts: name as many with --folds, or fewer")
@@ -306,6 +309,11 @@ def left_out(regrets: Regrets, count: int, folds: int) -> dict[str, Any]:
         for at, row in enumerate(reached, start=1)
     ]
     return {"folds": folds, "products": len(order), "timed": float(timed.mean()), "curve": curve}
+
+
+def _product(problem: Problem) -> str:
+    """A problem as text without its rows, or its tokens and their routing."""
+    return grouped_family(problem) if isinstance(problem, GroupedProblem) else str(problem).partition("x")[2]
 
 
 def _print(result: Mapping[str, Any], console: Console) -> None:

@@ -13,7 +13,9 @@ from tilescout.costmodel.portfolio import CAP
 from tilescout.experiments.commands.portfolio import Regrets, left_out, portfolio, recorded
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError, TableError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.template import KNOBS
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.templates import find_template
 
 PROBLEMS = ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")
@@ -83,13 +85,18 @@ def test_kernels_of_two_tables_of_a_problem_are_compared_with_each_other(table: 
 def test_problems_that_are_left_out_are_served_by_what_the_others_chose(table: Table, tmp_path: Path) -> None:
     # Without the first the second kernel is chosen, which was not timed there; without any other product the first one.
     logs = np.array([[0.0, 0.4, 0.1, 0.3], [np.nan, 0.0, 0.3, 0.0], [0.9, 0.9, 0.0, 0.9]])
-    regrets = Regrets(((0,), (1,), (2,)), ("1x8x8", "1x16x8", "1x24x8", "2x16x8"), logs, "invented")
+    problems = tuple(map(GemmProblem.parse, ("1x8x8", "1x16x8", "1x24x8", "2x16x8")))
+    regrets = Regrets(((0,), (1,), (2,)), problems, logs, "invented")
     found = left_out(regrets, 1, 3)
     expected = np.array([CAP, *logs[0, 1:]])
     assert found["curve"][0]["regret"] == pytest.approx(np.expm1(expected.mean()))
     assert (found["products"], found["timed"]) == (3, 0.75)
     with pytest.raises(TableError, match="3 products have no 4 parts"):
         left_out(regrets, 1, 4)
+
+    grouped = ("8x1x16x8", "8x2x16x8:bf16:zipf-1", "8x1x24x8", "8x1x24x8:bf16:worst")
+    experts = replace(regrets, problems=tuple(map(GroupedProblem.parse, grouped)))
+    assert left_out(experts, 1, 2)["products"] == 2
 
     said = _run("--table", table.path, "--kernels", 2, "--folds", 3, "--plot", tmp_path / "kernels.png")
     assert "On problems that were left out, 3 parts of 3 products" in " ".join(said.split())

@@ -34,5 +34,5 @@ def test_kernels_that_were_the_fastest_are_chosen_and_the_one_that_is_expected_t
     logs[3, 0] = logs[5, 1] = 0.0
     rows = [tuple(each) for each in codes.tolist()]
     drawn = pools(TEMPLATE, model, [problem], 0, rows)
-    picked = chosen(TEMPLATE, model, Regrets(tuple(rows), ("a", "b"), logs, "invented"), drawn, 3)
+    picked = chosen(TEMPLATE, model, Regrets(tuple(rows), (problem, problem), logs, "invented"), drawn, 3)
     assert set(picked) == {rows[3], rows[5], tuple(drawn[0].codes[drawn[0].logs.argmin()].tolist())}
