@@ -101,10 +101,8 @@ class Dispatcher:
 
     @property
     def name(self) -> str:
-        """How it is called: the product, with ``*`` for m, and the device."""
-        return f"{self.space}-{self.device}-{self.problem.n}x{self.problem.k}-{self.problem.signature}".replace(
-            ":", "-"
-        )
+        """How it is called: the space, the device and the product, which is the problem without m."""
+        return f"{self.space}-{self.device}-{str(self.problem).partition('x')[2]}".replace(":", "-")
 
     def find(self, m: int) -> int | None:
         """The number of the kernel that serves m rows; None where it is the library, or beyond the last range."""

@@ -290,6 +290,12 @@ def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: In
         assert invented_gpu.kernels.legal(m)[list(invented_gpu.kernels.configurations).index(made.kernels[kernel])]
 
 
+def test_products_of_several_batches_have_names_of_their_own(built: Dispatcher) -> None:
+    name = f"gemm_sm90-h200-{built.problem.n}x{built.problem.k}-bf16"
+    assert built.name == name
+    assert replace(built, problem=replace(built.problem, batch=33)).name == name.replace("-bf16", "x33-bf16")
+
+
 def test_a_space_none_of_whose_kernels_is_legal_for_so_few_rows_has_no_candidates() -> None:
     both = portfolios_of(InventedGpu.template, GemmProblem(1, 6144, 4096), InventedGpu.device)
     calibration = shipped_calibration("h200")
