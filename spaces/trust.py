@@ -5,6 +5,7 @@ be the user's own, or root's; what others put in the place of a record, or of a 
 refused.
 """
 
+import errno
 import os
 import stat
 from grp import getgrgid
@@ -31,10 +32,13 @@ def check_folder(folder: Path, error: type[TilescoutError]) -> None:
     Raises
     ------
     OSError
-        If it can't be looked at.
+        If it can't be looked at, or is no folder: what is said of a folder could do harm to a device.
     """
     folder = Path(os.path.realpath(folder, strict=True))  # resolve raises no OSError where links lead in a circle
-    _check(folder, os.stat(folder), error)
+    status = os.stat(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    _check(folder, status, error)
     for parent in folder.parents:
         mode = parent.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:

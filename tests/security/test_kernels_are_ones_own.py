@@ -289,3 +289,8 @@ def test_a_default_store_that_was_planted(forked_scene: "Scene", arguments: tupl
     assert "can't trust" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in store.iterdir()] == ["studies"]
+
+
+def test_a_device_is_no_folder_and_nobody_is_told_to_change_its_mode() -> None:
+    with pytest.raises(NotADirectoryError):
+        check_folder(Path(os.devnull), StoreError)
