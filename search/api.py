@@ -410,7 +410,8 @@ class _Trackers:
         self._place, self._template = place, template
         self._logger: StandingLogger | None = None
         self._root: Path | None = None
-        if not isinstance(mlflow, bool | str):  # MLflow would make a store in the working directory
+        # Of a path MLflow would make a store in the working directory, and an empty text would log nothing.
+        if mlflow == "" or not isinstance(mlflow, bool | str):
             raise StoreError(f"`mlflow` can't be {mlflow!r}: allowed are True, False and the URI of a store as text")
         if mlflow:
             from tilescout.search import tracking

@@ -203,9 +203,13 @@ def make_sampler(
 
 
 def _copied(sampler: "BaseSampler", space: SearchSpace | None, seed: int | None, settings: list[str]) -> "SpaceSampler":
+    from optuna.samplers import BaseSampler
+
     from tilescout.search.samplers.base import SpaceSampler
     from tilescout.search.samplers.ordinary import GivenSampler
 
+    if not isinstance(sampler, BaseSampler):
+        raise SamplerError(f"{type(sampler).__name__} is no sampler: give text, or a class or an object of optuna's")
     if settings:
         raise SamplerError(f"{type(sampler).__name__}: {settings[0]!r} can't be set on an object; give its class")
     if not isinstance(sampler, SpaceSampler):

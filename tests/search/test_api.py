@@ -127,7 +127,9 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"seed": 1.5}, SamplerError),
         ({"seed": None}, SamplerError),
         ({"budget": "3"}, SamplerError),
+        ({"sampler": 3}, SamplerError),
         ({"mlflow": 1}, StoreError),
+        ({"mlflow": ""}, StoreError),
         ({"mlflow": Path("mlruns")}, StoreError),
     ],
 )
