@@ -168,6 +168,7 @@ class Evaluator(Closing):
             raise RuntimeError("the evaluator was closed")
         if not 0 <= index < len(self.space):
             raise IndexError(f"no configuration {index}, the space holds {len(self.space)}")
+        configuration = self.space[index]  # what is no whole number is refused before it counts as in flight
         if self._in_flight >= self.capacity:
             many = "one configuration" if self.capacity == 1 else f"{self.capacity} configurations"
             raise RuntimeError(f"the evaluator takes {many} at a time: wait for an outcome first")
@@ -176,7 +177,7 @@ class Evaluator(Closing):
         # Compiling takes a while: by the time the kernel is measured, a better incumbent may be known.
         if incumbent is not None:
             self._incumbent = min(self._incumbent, incumbent)
-        compiled = self._compiling[index] = self.engine.compile(self.space[index], self.problem.signature)
+        compiled = self._compiling[index] = self.engine.compile(configuration, self.problem.signature)
         done = self._done
         compiled.add_done_callback(
             self._heard(done, lambda: self._take(done, index, incumbent is not None, compiled.result()))

@@ -131,6 +131,8 @@ def test_one_configuration_at_a_time(invented_table: Table) -> None:
         for index in (-1, len(evaluator.space)):
             with pytest.raises(IndexError, match=f"no configuration {index}, the space holds 200"):
                 evaluator.submit(index)
+        with pytest.raises(IndexError):
+            evaluator.submit(0.5)  # type: ignore[arg-type]
         evaluator.submit(0)
         with pytest.raises(RuntimeError, match="one configuration at a time"):
             evaluator.submit(1)
