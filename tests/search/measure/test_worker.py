@@ -175,15 +175,17 @@ def test_more_work_takes_more_time_by_about_as_much(
 ) -> None:
     # Blocks far shorter than the system's time slices: on a busy machine too, most of them are not interrupted.
     options = {"first": 51, "pairs_us": 1.0, "batch": 0, "block_us": 100.0}
-    ratios = []
-    for repeats in (1, 4):
+
+    def ratio_of(repeats: int) -> float:
         timing = process.measure(job_of(build_plain(repeats=repeats), "64x64x256", **options)).timing
         assert timing is not None
         assert timing.pairs == 51
-        ratios.append(timing.ratio)
+        return timing.ratio
 
+    # In turns, and the least of each: what else the machine has to do may last for a whole measurement.
+    one, four = zip(*((ratio_of(1), ratio_of(4)) for _ in range(3)), strict=True)
     # About four times as long; of twice the work 1.3 to 2.7 times was seen where other programs share the caches.
-    assert 1.7 < ratios[1] / ratios[0] < 8
+    assert 1.7 < min(four) / min(one) < 8
 
 
 def test_a_kernel_whose_pilot_rules_it_out_is_pruned_and_not_timed(
