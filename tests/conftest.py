@@ -31,6 +31,10 @@ ROOT = Path(__file__).parents[1]
 # program for every kind that there is, 12 s of CPU.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
+# Ray's workers at niceness 0, not 15: beside other tests on both cores they would wait for all that those do. Its tests
+# took 102 s beside two busy loops on 2 cores, and 41 s so (2026-11-28).
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # Processes that stand by are found again while places of modules and some variables stay as they are. So packages of
 # kernels have their place from the start, and the variables the values that imports of sklearn and torch would set.
 KERNELS = str(Path(__file__).parent / "search" / "kernels")
