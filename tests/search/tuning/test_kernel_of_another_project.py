@@ -29,21 +29,19 @@ def template() -> Iterator[KernelTemplate]:
 
 
 @pytest.mark.parametrize(
-    ("example", "beside"),  # drawn kernels beside the default, each of which takes seconds to compile
+    "example",
     [
-        ("quack_rms_norm:QuackRmsNorm", 1),
-        ("quack_rms_norm_backward:QuackRmsNormBackward", 0),
-        ("quack_cross_entropy:QuackCrossEntropy", 0),
+        "quack_rms_norm:QuackRmsNorm",
+        "quack_rms_norm_backward:QuackRmsNormBackward",
+        "quack_cross_entropy:QuackCrossEntropy",
     ],
 )
 @pytest.mark.usefixtures("template")  # which has the examples on the path
-def test_kernels_ask_for_the_shared_memory_that_is_stated_and_do_not_spill(
-    example: str, beside: int, tmp_path: Path
-) -> None:
+def test_kernels_ask_for_the_shared_memory_that_is_stated_and_do_not_spill(example: str, tmp_path: Path) -> None:
     template = load_template(example)
     problem = load_workload(template.workload).problem.parse("8x4096:bf16")
     space = template.space(problem, H200)
-    drawn = [space[int(index)] for index in np.random.default_rng(0).choice(len(space), beside, replace=False)]
+    drawn = [space[int(index)] for index in np.random.default_rng(0).choice(len(space), 1, replace=False)]
     with CompilePool(template, problem.signature, H200.arch, ArtifactStore(tmp_path), CompileOptions(1)) as pool:
         outcomes = [pool.submit(configuration).result() for configuration in (template.default(problem, H200), *drawn)]
 
