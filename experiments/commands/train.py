@@ -33,12 +33,12 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting
-from tilescout.search.tables.shipped import named_tables
+from tilescout.search.tables.shipped import check_held, named_tables
 from tilescout.search.tables.training import card_of, samples_of
-from tilescout.spaces.errors import ModelError, TableError
+from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.texts import alternatives, file_name
+from tilescout.spaces.texts import file_name
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
@@ -92,10 +92,7 @@ def train(asked: TrainRequest) -> None:
     template = load_template(asked.space)
     tables = named_tables(template, asked.tables)
     left_out = [template.parse(text) for text in asked.without]
-    held = dict.fromkeys(str(problem) for table in tables for problem in table.problems)
-    for name in map(str, left_out):
-        if name not in held:
-            raise TableError(f"no table holds {name}, held are {alternatives(name, held)}")
+    check_held(list(map(str, left_out)), [str(problem) for table in tables for problem in table.problems])
     samples = [sample for table in tables for sample in samples_of(table, template, left_out)]
     card = card_of(tables, samples)
     device = card.device

@@ -18,13 +18,13 @@ from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.journal import Journal, JournalForm, never
-from tilescout.search.tables.shipped import template_of
+from tilescout.search.tables.shipped import check_held, template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context
-from tilescout.spaces.texts import alternatives, printable
+from tilescout.spaces.texts import printable
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,7 @@ def find_cases(tables: Sequence[Path], problems: Sequence[str]) -> list[Case]:
             sha256 = table.card.sha256
             found.setdefault((sha256, problem), Case(str(path.absolute()), sha256, problem))
     cases = list(found.values())
-    held = [case.problem for case in cases]
-    missing = [name for name in problems if name not in held]
-    if missing:
-        raise TableError(f"no table holds {missing[0]}, held are {alternatives(missing[0], dict.fromkeys(held))}")
+    check_held(problems, [case.problem for case in cases])
     chosen = [case for case in cases if not problems or case.problem in problems]
     if not chosen:
         raise TableError("there is no table to compare on: name one with --table")

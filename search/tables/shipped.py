@@ -10,6 +10,7 @@ from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template, load_template, template_names
+from tilescout.spaces.texts import alternatives
 
 
 def shipped_tables() -> list[Path]:
@@ -54,6 +55,19 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
         f"no shipped table of {template.name} holds {problem}: measure it on a GPU, or replay one that is held; the "
         f"nearest is {nearest(problem, held)}, of {len(set(held))} that `tilescout tables` lists"
     )
+
+
+def check_held(names: Sequence[str], held: Sequence[str]) -> None:
+    """Refuse names of problems that are not among those which some tables hold.
+
+    Raises
+    ------
+    TableError
+        If there is one.
+    """
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise TableError(f"no table holds {missing[0]}, held are {alternatives(missing[0], dict.fromkeys(held))}")
 
 
 def held_problems(
