@@ -240,14 +240,17 @@ class Cache(ResultList):
     def _header(self) -> Mapping[str, Any]:
         return self._text.header
 
+    def _header_with(self, *names: str) -> Mapping[str, Any]:
+        """The header; with what is behind the entries, too, where none of these members is before them."""
+        return self._header if set(names) & set(self._header) else self._text.whole_header()
+
     def _parameters(self) -> list[str]:
-        known = self._header if {"tune_params_keys", "tune_params"} & set(self._header) else self._text.whole_header()
+        known = self._header_with("tune_params_keys", "tune_params")
         listed = known.get("tune_params_keys", known.get("tune_params"))
         return super()._parameters() if listed is None else [str(name) for name in listed]
 
     def _objective(self) -> str:
-        known = self._header if "objective" in self._header else self._text.whole_header()
-        named = known.get("objective", TIME)
+        named = self._header_with("objective").get("objective", TIME)
         named = named[0] if isinstance(named, list) and len(named) == 1 else named
         if not isinstance(named, str):
             raise UntoldError(f"it has several objectives, {named}", "objective")
