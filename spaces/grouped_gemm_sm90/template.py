@@ -26,6 +26,7 @@ from tilescout.spaces.grouped_tiling import GroupedTiling
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.tiling import ceil_div
 
 _STAGES = tuple(range(2, 9))
 _PAIR = 256  # tokens of two tiles
@@ -248,7 +249,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
 def _spanned(size: int, width: int) -> int:
     """Rows or columns of the tiles of a width that cover a size."""
-    return math.ceil(size / width) * width
+    return int(ceil_div(size, width) * width)
 
 
 def _width(n: int, rows: int, device: Device) -> int:
@@ -256,7 +257,7 @@ def _width(n: int, rows: int, device: Device) -> int:
 
     def in_rounds(width: int) -> int:
         """The columns of the tiles that a multiprocessor computes, one behind the other."""
-        return math.ceil(rows // 128 * math.ceil(n / width) / device.sms) * width
+        return int(ceil_div(rows // 128 * ceil_div(n, width), device.sms) * width)
 
     wide, narrow = 192, 128
     too_empty = _spanned(n, wide) >= _EMPTIER * _spanned(n, narrow) or in_rounds(wide) >= _EMPTIER * in_rounds(narrow)
