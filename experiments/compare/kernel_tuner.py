@@ -35,8 +35,10 @@ class KernelTunerStrategy(Contender):
     strategy has. Its trials are the configurations that it evaluates for the first time. Its options are those that
     Kernel Tuner documents, with Kernel Tuner's defaults.
 
-    Searches follow from the seed, but for those of ``bayes_opt``: with its default method it fits its model anew when
-    the last evaluation took long beside the last fit, by the clock (Kernel Tuner 1.5), and in a simulation none does.
+    Searches follow from the seed, but for those of ``bayes_opt`` (Kernel Tuner 1.5). It draws a Latin hypercube from a
+    generator of SciPy that takes no seed, of which what is legal comes first; ``samplingmethod=random`` leaves it out.
+    With its default method it fits its model anew when the last evaluation took long beside the last fit, by the clock,
+    and in a simulation none does.
     """
 
     @property

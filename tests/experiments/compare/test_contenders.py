@@ -38,10 +38,7 @@ from tilescout.spaces.gemm import GemmProblem
 PROBLEM = GemmProblem(512, 512, 512)
 OTHERS = ("16x4096x4096", "64x8192x8192", "1024x1024x1024", "2048x2048x2048", "128x14336x4096")
 Play = Callable[..., list[int]]
-STRATEGIES = tuple(
-    f"kernel_tuner.{name}"
-    for name in ("genetic_algorithm", "bayes_opt", "adaptive_tabu_greywolf", "hybrid_vndx", "random_sample")
-)
+BAYES = "kernel_tuner.bayes_opt"
 HELION = importlib.util.find_spec("helion") is not None
 helion = pytest.mark.skipif(not HELION, reason="Helion is not installed: pip install 'tilescout[helion]'")
 AUTOTUNERS = ("quack.autotuner", "flashinfer.autotuner")
@@ -70,16 +67,22 @@ def play(table: Table) -> Play:
     "name",
     [
         *("random", "tpe", "lfbo:initial=5:copies=1"),
-        *STRATEGIES,
+        *(f"kernel_tuner.{name}" for name in ("genetic_algorithm", "adaptive_tabu_greywolf", "hybrid_vndx")),
+        *("kernel_tuner.random_sample", f"{BAYES}:samplingmethod=random"),
         *(pytest.param(f"helion.{search}", marks=helion) for search in SEARCHES),
     ],
 )
 def test_a_search_keeps_its_budget_and_follows_from_its_seed(play: Play, name: str) -> None:
     tried = play(name, 40, seed=1)
     assert len(set(tried)) == len(tried) == 40
-    same = 20 if name == "kernel_tuner.bayes_opt" else 40  # behind its first sample, the clock decides when it learns
+    same = 20 if name.startswith(BAYES) else 40  # behind its first sample, the clock decides when it learns
     assert play(name, 40, seed=1)[:same] == tried[:same]
     assert play(name, 40, seed=2) != tried
+
+
+def test_a_search_that_takes_no_seed_keeps_its_budget(play: Play) -> None:
+    tried = play(BAYES, 40, seed=1)
+    assert len(set(tried)) == len(tried) == 40
 
 
 @pytest.mark.parametrize(
