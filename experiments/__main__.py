@@ -10,11 +10,20 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # `nohup` and the like have it ignored
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tilescout.experiments.commands import standing
+
+    if (code := standing.run(sys.argv, heeded)) is not None:
+        sys.exit(code)
     from tilescout.experiments.commands import cli
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    cli.main()
+    try:
+        cli.main()
+    except SystemExit as end:
+        if not end.code:
+            standing.wake_for_next(sys.argv)
+        raise
 
 
 if __name__ == "__main__":

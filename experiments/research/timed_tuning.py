@@ -2,25 +2,30 @@
 
     python -P -m tilescout.experiments.research.timed_tuning '{"launched": ..., "problem": ...}'
 
-`tilescout.experiments.research.benchmarks.wall_time` starts it, and reads what it prints: `Times`.
+`tilescout.experiments.research.benchmarks.wall_time` starts it, and reads what it prints: `Times`. As `tilescout tune`
+does, it has a process that stands by do that, where one is ready.
 """
 
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescout.experiments.commands.early import begin
+from tilescout.experiments.commands.standing import TUNING, import_all
+from tilescout.search.build.programs import program, run_ready
+from tilescout.search.build.standby import Do, wake
 
 if TYPE_CHECKING:
     from tilescout.search.engines.engine import Engine
     from tilescout.search.tracking.result import TuneResult
     from tilescout.spaces.templates import KernelTemplate
+
+_TIMING = replace(TUNING, entry="tilescout.experiments.research.timed_tuning:ready_to_time")
 
 Span = tuple[float, float]
 """The begin and the end of something, in seconds since the process was launched."""
@@ -124,6 +129,8 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
         return time.time() - launched
 
     if standby:
+        from tilescout.experiments.commands.early import begin
+
         begin(())
     from tilescout.search import api
     from tilescout.search.build.compilers import CompileOptions
@@ -203,13 +210,30 @@ def compile_some(problem: str, count: int, store: Path, launched: float, standby
     return times
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Do what is asked for, and print the times."""
-    asked = json.loads(arguments[0])
+def main() -> None:
+    """Do what the arguments ask for, and print the times."""
+    asked = json.loads(sys.argv[1])
     asked["store"] = Path(asked["store"])
     times = compile_some(**asked) if "count" in asked else tune(**asked)
     sys.stdout.write(json.dumps(asdict(times)) + "\n")
 
 
+def ready_to_time() -> Do:
+    """Get ready to stand by for `main`, as `tilescout.experiments.commands.standing.ready_to_tune` does."""
+    import_all()
+    return program(main)
+
+
+def run() -> None:
+    """Run `main` in a process that stands by, where that is wanted and one is ready; else here."""
+    stands_by = json.loads(sys.argv[1])["standby"]
+    code = run_ready(_TIMING, sys.argv, heeds=True) if stands_by else None
+    if code is None:
+        main()
+        if stands_by:
+            wake(_TIMING)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run()

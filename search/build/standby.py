@@ -21,7 +21,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -41,14 +41,16 @@ REQUEST_BYTES = 1 << 22
 QUEUED = 64
 """Connections that wait while it gets ready."""
 
+PACKAGES = ("spaces", "costmodel", "search")
+"""The folders of the sources that what stands by has imported, where nothing else is said."""
+
 _SERVER = "tilescout.search.build.standing"
-_PACKAGES = ("spaces", "costmodel", "search")
 # Variables that imports read: these, and those that begin like the others. A beginning is never so short that it is one
 # of keys too, as those of NVIDIA_API_KEY, LANGSMITH_API_KEY and HOMEBREW_GITHUB_API_TOKEN would be.
-_READ = {"HOME", "LANG", "LANGUAGE", "NVIDIA_TF32_OVERRIDE", "NVTX_INJECTION64_PATH", "PATH", "TMPDIR"}
+_READ = {"HOME", "LANG", "LANGUAGE", "NVIDIA_TF32_OVERRIDE", "NVTX_INJECTION64_PATH", "PATH", "TMPDIR", "TZ"}
 _READ_ALL = (
-    *("CUDA", "CUTE_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH"),
-    *("TRITON_", "TVM_", "XDG_"),
+    *("ARROW_", "CUDA", "CUTE_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_"),
+    *("TORCH", "TRITON_", "TVM_", "XDG_"),
 )
 # Read by a session when it first uses the GPU, and not by an import; and set by threadpoolctl wherever it is imported.
 _PER_SESSION = ("CUDA_VISIBLE_DEVICES", "KMP_DUPLICATE_LIB_OK")
@@ -95,10 +97,13 @@ class Standby:
         package.
     arguments
         The texts that it is called with: what it gets ready for.
+    packages
+        The folders of the sources that it imports: where any of them has changed, another process stands by.
     """
 
     entry: str
     arguments: tuple[str, ...] = ()
+    packages: tuple[str, ...] = PACKAGES
 
 
 MEASURING = Standby("tilescout.search.measure.worker:ready_to_measure")
@@ -180,16 +185,46 @@ def open_session(standby: Standby, request: Mapping[str, Any], output: int | Non
         If it can't be had.
     """
     try:
-        control = _connected(standby)
-        ours, theirs = socket.socketpair()
-        with theirs, open(os.devnull, "wb") as nothing:
+        with open(os.devnull, "r+b") as nothing:
             printed = nothing.fileno() if output is None else output
-            socket.send_fds(control, [b"s"], [theirs.fileno(), printed])
-            sending = Connection(os.dup(control.fileno()))
-            sending.send_bytes(json.dumps({"place": _place_here(), "request": dict(request)}).encode())
-            sending.close()
+            return _asked(_connected(standby), request, (nothing.fileno(), printed, printed))
     except OSError as error:
         raise StandbyError(f"no process can stand by for {standby.entry}: {error.strerror or error}") from error
+
+
+def open_ready(standby: Standby, request: Mapping[str, Any], streams: tuple[int, int, int]) -> Session | None:
+    """Ask for a session of a process that is ready; None if there is none. Nothing is started, or waited for.
+
+    Parameters
+    ----------
+    standby, request
+        See `open_session`.
+    streams
+        File descriptors of its standard input, output and error.
+    """
+    try:
+        place = _place_of(standby)
+        control = _connection(place)
+        if str(place) in _command(peer_of(control)[0]):
+            return _asked(control, request, streams)
+        control.close()
+    except (OSError, StandbyError):
+        pass
+    return None
+
+
+def _asked(control: socket.socket, request: Mapping[str, Any], streams: tuple[int, int, int]) -> Session:
+    """Ask for a session over a connection to what stands by."""
+    try:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(control, [b"s"], [theirs.fileno(), *streams])
+        sending = Connection(os.dup(control.fileno()))
+        sending.send_bytes(json.dumps({"place": _place_here(), "request": dict(request)}).encode())
+        sending.close()
+    except BaseException:
+        control.close()
+        raise
     return Session(Connection(ours.detach()), control)
 
 
@@ -212,10 +247,10 @@ class Running:
     bytes: int
 
 
-def running() -> list[Running]:
-    """The processes of this user that stand by."""
+def running(folder: Path | None = None) -> list[Running]:
+    """The processes that stand by and are ready, of this user or, with a folder, those whose sockets are there."""
     try:
-        places = sorted(_folder().glob("*.socket"))
+        places = sorted((folder or _folder()).glob("*.socket"))
     except (StandbyError, OSError):
         return []
     found = []
@@ -223,7 +258,7 @@ def running() -> list[Running]:
         with suppress(OSError, ValueError, StopIteration), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             asked.connect(str(place))
             pid, _ = peer_of(asked)
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            command = _command(pid)
             memory = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
             kibibytes = next(int(line.split()[1]) for line in memory if line.startswith("Pss:"))
             entry, *arguments = command[command.index(str(place)) + 2 :]
@@ -252,26 +287,51 @@ def _received(control: socket.socket, size: int) -> bytes:
         return b""
 
 
+def _place_of(standby: Standby) -> Path:
+    """The socket of the process that stands by; raises as `_folder` does."""
+    return _folder() / f"{_state(standby)}.socket"
+
+
 def _connected(standby: Standby) -> socket.socket:
     """A connection to the process that stands by, started if there is none."""
-    place = _folder() / f"{_state(standby)}.socket"
+    place = _place_of(standby)
+    try:
+        return _connection(place)
+    except (FileNotFoundError, ConnectionRefusedError):
+        with alone(place.parent):
+            try:
+                return _connection(place)  # another process may have been faster
+            except (FileNotFoundError, ConnectionRefusedError):
+                _start(standby, place)
+                return _connection(place)
+
+
+def _connection(place: Path) -> socket.socket:
+    """A connection to the socket in a place.
+
+    Raises
+    ------
+    StandbyError
+        If it is another user's.
+    """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        try:
-            asking.connect(str(place))
-        except (FileNotFoundError, ConnectionRefusedError):
-            with alone(place.parent):
-                try:
-                    asking.connect(str(place))  # another process may have been faster
-                except (FileNotFoundError, ConnectionRefusedError):
-                    _start(standby, place)
-                    asking.connect(str(place))
+        asking.connect(str(place))
         if peer_of(asking)[1] != os.geteuid():
             raise StandbyError(f"{place} is another user's")
     except BaseException:
         asking.close()
         raise
     return asking
+
+
+def _command(pid: int) -> list[str]:
+    """The arguments of a process. Those of what stands by hold the place of its socket.
+
+    The process at the other end of a socket is the one that listened last. Until what stands by is ready, that is the
+    one that started it.
+    """
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
 
 
 def _start(standby: Standby, place: Path) -> None:
@@ -351,7 +411,8 @@ def _state(standby: Standby) -> str:
     """A name for all that a session inherits: where any of it differs, another process stands by."""
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
     state: list[object] = [standby.entry, standby.arguments, sys.executable, sorted(_read(os.environ).items()), limits]
-    state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text(), sorted(_sources())]
+    state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text()]
+    state += sorted(_sources(standby.packages))
     state += [_namespace(kind) for kind in ("mnt", "pid", "net", "user")]
     state += [(place, _changed(place)) for place in module_places()]
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
@@ -367,10 +428,10 @@ def _namespace(kind: str) -> str:
     return os.readlink(f"/proc/self/ns/{kind}")
 
 
-def _sources() -> Iterator[tuple[str, int, int]]:
-    """The files of this package, each with its size and when it was changed."""
+def _sources(packages: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """The files of some packages of this one, each with its size and when it was changed."""
     top = Path(__file__).parents[2]
-    for package in _PACKAGES:
+    for package in packages:
         for folder, _, names in os.walk(top / package):
             for name in names:
                 if name.endswith(".py"):

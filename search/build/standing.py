@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Collection
 from contextlib import suppress
@@ -220,23 +221,27 @@ def _fork(control: socket.socket, listener: socket.socket, others: list[socket.s
         if peer_of(control)[1] == os.geteuid():
             _begin(control, telling, do)
             code = 0
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    except SystemExit:  # it ends as a program of Python does, with all that is to be done then
+        raise
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _begin(control: socket.socket, telling: int, do: Do) -> None:
     """Be in the place of the one who asks, and do what was requested."""
     control.settimeout(_ASKED_SECONDS)
-    asked, given, _, _ = socket.recv_fds(control, 1, 2)
+    asked, given, _, _ = socket.recv_fds(control, 1, 4)
     if not asked:
         return  # it was only looked at
     os.write(telling, _PID.pack(os.getpid()))
     os.close(telling)
     connection = Connection(given[0])
-    for number in (1, 2):
-        os.dup2(given[1], number)
+    for number, stream in enumerate(given[1:]):
+        os.dup2(stream, number)
+        os.close(stream)
     control.setblocking(True)
     asking = Connection(os.dup(control.fileno()))
     message = json.loads(asking.recv_bytes(REQUEST_BYTES))

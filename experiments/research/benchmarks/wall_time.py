@@ -7,10 +7,10 @@ Tunes each problem with `guided` in a process of its own: from an empty store, f
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
 the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
 The first tuning of a problem has nothing stand by (`alone`). The next one has to start what stands by, and those behind
-it find it. CPU seconds are those of what the process itself started. With ``--drawn`` the problems are drawn from
-published models, as those of the suite `out-of-sample` are: a new seed gives problems that nobody has seen. With
-``--suite`` so many of them are also tuned together, by ``tilescout tune --suite`` from an empty store. Every second is
-counted once:
+it find it ready. CPU seconds are those of what the process itself started, without those of what stands by. With
+``--drawn`` the problems are drawn from published models, as those of the suite `out-of-sample` are: a new seed gives
+problems that nobody has seen. With ``--suite`` so many of them are also tuned together, by ``tilescout tune --suite``
+from an empty store. Every second is counted once:
 
 - `start`: until the modules are imported that set the GPU up
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -44,7 +44,7 @@ from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.draw_problems import drawn
 from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.build.cores import available_cores
-from tilescout.search.build.standby import leave, peer_of
+from tilescout.search.build.standby import leave, peer_of, running
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.processes import module_command, safe_environment
@@ -293,6 +293,14 @@ def end_all(standing: str) -> None:
         leave(place)
 
 
+def wait_until_ready(standing: str) -> bool:
+    """Wait until all that stands by under a folder is ready, a minute at most; whether anything does."""
+    folder, deadline = Path(standing, "tilescout"), time.monotonic() + 60
+    while (ready := len(running(folder))) < len(list(folder.glob("*.socket"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return ready > 0
+
+
 def tuned(
     problem: str, cores: int, states: Sequence[tuple[str, str]], gpu: bool, standing: str
 ) -> Iterator[dict[str, Any]]:
@@ -304,7 +312,7 @@ def tuned(
                 fill(problem, store, standing)
             if processes == STARTING:
                 end_all(standing)
-            elif processes == STANDING and not any(Path(standing).glob("*/*.socket")):
+            elif processes == STANDING and not wait_until_ready(standing):
                 processes = STARTING  # no command before this one has started them
             asked = {"problem": problem, "store": store, "standby": processes != ALONE}
             asked |= {} if gpu else {"count": KERNELS}

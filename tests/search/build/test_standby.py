@@ -91,7 +91,7 @@ def test_a_session_runs_where_and_with_what_its_caller_does(
     assert again["folder"] == str(tmp_path)
 
 
-@pytest.mark.parametrize(("asked", "code"), [("", 0), ("3", 1), ("crash", -signal.SIGSEGV)])
+@pytest.mark.parametrize(("asked", "code"), [("", 0), ("3", 3), ("crash", -signal.SIGSEGV)])
 def test_a_session_tells_how_it_ended(place: Path, asked: str, code: int) -> None:
     session = open_session(ENTRY, {})
     told(session)
