@@ -43,7 +43,7 @@ def run_ready(standby: Standby, arguments: Sequence[str], heeds: bool) -> int | 
     """
     if not (can_stand_by() and is_ordinary(sys.orig_argv, len(sys.argv))):
         return None
-    if any(each.startswith(_OWN_FILES) for each in arguments):
+    if any(own in each for own in _OWN_FILES for each in arguments):
         return None
     package = getattr(sys.modules["__main__"], "__package__", None)  # by which it calls itself in messages
     session = open_ready(standby, {"arguments": list(arguments), "package": package, "heeds": heeds}, (0, 1, 2))
