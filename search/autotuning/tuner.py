@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -266,38 +266,50 @@ class Tuner:
         """The outcomes of as many contests as there is time for."""
         if not wanted:
             return
+        deadline = time.monotonic() + seconds
+        with self._charged(), closing(self._entered(wanted, deadline)) as entered:
+            for engine, entry in entered:
+                outcome = self._contest(engine, entry, deadline)
+                if outcome is not None:
+                    yield outcome
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        """Take from the budget what is done here; if that fails, nothing more is tried in this process."""
         started = time.monotonic()
-        deadline = started + seconds
-        entries: dict[GemmProblem, Future[Entry]] = {}
         try:
-            # What is next is chosen while the engine starts, which takes seconds, and while the GPU measures.
-            with ThreadPoolExecutor(1) as entering:
-                meanwhile = wanted[: 1 + _AHEAD] if self._engine is None else ()
-                choosing = {problem: entering.submit(self._chosen, problem) for problem in meanwhile}
-                engine = self._started()
-                chosen = {problem: future for problem, future in choosing.items() if not future.cancel()}
-                with complemented(engine, wanted) as searches, _ended(entering):
-                    beside = {problem: each for each, problem in searches if each is not engine}
-                    for at, problem in enumerate(wanted):
-                        if time.monotonic() >= deadline:
-                            break
-                        for ahead in wanted[at : at + 1 + _AHEAD]:
-                            if ahead not in entries:
-                                own, other = chosen.get(ahead), beside.get(ahead)
-                                entries[ahead] = entering.submit(self._enter, engine, ahead, own, other)
-                        outcome = self._contest(engine, entries[problem].result(), deadline)
-                        if outcome is not None:
-                            yield outcome
+            yield
         except TilescoutError as error:
             self._failed = one_line(error)
             _LOG.warning("nothing more is tuned in this process: %s", self._failed)
         finally:
-            for entry in entries.values():
-                if not entry.cancelled() and entry.exception() is None:
-                    entry.result().drop()
             spent = time.monotonic() - started
             self._left -= spent
             self.summary.seconds += spent
+
+    def _entered(self, wanted: Sequence[GemmProblem], deadline: float) -> Generator[tuple[Engine, Entry], None, None]:
+        """The entries of products, one after another until a deadline, and the engine that measures them."""
+        # What is next is chosen while the engine starts, which takes seconds, and while the GPU measures.
+        with ThreadPoolExecutor(1) as entering:
+            engine, chosen = self._started_choosing(wanted, entering)
+            with complemented(engine, wanted) as searches:
+                beside = {problem: each for each, problem in searches if each is not engine}
+
+                def enter(problem: GemmProblem) -> Entry:
+                    return self._enter(engine, problem, chosen.get(problem), beside.get(problem))
+
+                with closing(_ahead(entering, enter, wanted, deadline)) as entries:
+                    for entry in entries:
+                        yield engine, entry
+
+    def _started_choosing(
+        self, wanted: Sequence[GemmProblem], entering: Executor
+    ) -> "tuple[Engine, Mapping[GemmProblem, Future[list[Configuration]]]]":
+        """The engine and, if it had to be started, the configurations that were chosen for products meanwhile."""
+        meanwhile = wanted[: 1 + _AHEAD] if self._engine is None else ()
+        choosing = {problem: entering.submit(self._chosen, problem) for problem in meanwhile}
+        engine = self._started()
+        return engine, {problem: future for problem, future in choosing.items() if not future.cancel()}
 
     def _chosen(self, problem: GemmProblem) -> list[Configuration]:
         return shortlist(self.template, problem, self.device, self.options.contest.candidates)
@@ -408,13 +420,25 @@ class Tuner:
         return next(tuned, None) or next(iter(decided), possible[0])
 
 
-@contextmanager
-def _ended(executor: Executor) -> Iterator[None]:
-    """Have an executor begin nothing more at the end, and wait for what it does."""
+def _ahead(
+    executor: Executor, enter: Callable[[GemmProblem], Entry], wanted: Sequence[GemmProblem], deadline: float
+) -> Generator[Entry, None, None]:
+    """The entries of products until a deadline. An executor makes them, up to `_AHEAD` ahead of the one asked for.
+
+    At the end it begins nothing more, what it does is waited for, and nothing more is compiled of any entry.
+    """
+    entries = list[Future[Entry]]()
     try:
-        yield
+        for at in range(len(wanted)):
+            if time.monotonic() >= deadline:
+                break
+            entries += [executor.submit(enter, each) for each in wanted[len(entries) : at + 1 + _AHEAD]]
+            yield entries[at].result()
     finally:
         executor.shutdown(cancel_futures=True)
+        for entry in entries:
+            if not entry.cancelled() and entry.exception() is None:
+                entry.result().drop()
 
 
 def _choice(bundle: Bundle | None, problem: GemmProblem) -> Choice | None:

@@ -255,6 +255,34 @@ def test_a_product_is_measured_before_it_is_known_what_is_tried_of_the_next(
     assert contests == [first, second]
 
 
+def test_contests_that_are_ended_early_are_charged_and_nothing_more_is_compiled_for_them(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, compiling, ahead = make_tuner(), list[Future[Any]](), Event()
+    wanted = [GemmProblem(m, 64, 64) for m in range(8, 72, 8)]
+
+    def compile(configuration: str, signature: str) -> Future[Any]:
+        compiling.append(Future())
+        if len(compiling) == 4:
+            ahead.set()
+        return compiling[-1]
+
+    def contest(engine: object, entry: Entry, deadline: float) -> GemmProblem:
+        assert ahead.wait(60), "those of the next products are not compiled meanwhile"
+        return entry.problem
+
+    engine: Any = SimpleNamespace(template=tuner.template, device=tuner.device, measures_anew=False, compile=compile)
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.shortlist", lambda *_: ["one"])
+    monkeypatch.setattr(tuner, "_contest", contest)
+    monkeypatch.setattr(tuner, "_engine", engine)
+    outcomes: Any = tuner._contests(wanted, 60.0)
+    assert next(outcomes) == wanted[0]
+    outcomes.close()
+    assert len(compiling) == 4
+    assert all(each.cancelled() for each in compiling)
+    assert 60.0 > tuner._left == 60.0 - tuner.summary.seconds
+
+
 def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complement(
     make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
