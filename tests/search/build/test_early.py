@@ -56,7 +56,11 @@ def test_a_session_that_would_not_find_a_template_of_ones_own_is_not_taken(
     find_modules_in(str(tmp_path))
     assert early.taken("cpu") is None
     assert begun.session is not None
-    assert begun.session.wait() == -signal.SIGKILL
+    assert begun.session.connection.closed
+    assert begun.log is not None
+    assert begun.log.closed
+    # It is killed, or finds before that that nobody is there any more, as it reads or as it writes.
+    assert begun.session.wait() in (-signal.SIGKILL, 0, 1)
 
 
 def test_there_is_none_where_none_was_asked_for():
