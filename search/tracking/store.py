@@ -248,11 +248,13 @@ def open_client(uri: str) -> "MlflowClient":
     Raises
     ------
     StoreError
-        If there is no such store, or it can't be written.
+        If there is no such store, it can't be written, or the address is empty.
     """
     from mlflow import MlflowClient
 
     allowed = "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"
+    if not uri:  # MLflow would make a store in the working directory
+        raise StoreError(f"the address of the MLflow store is empty{allowed}")
     with translated(uri, allowed):
         path = sqlite_file(uri)
         if path is not None:

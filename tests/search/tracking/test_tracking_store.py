@@ -27,6 +27,7 @@ from tilescout.search.measure.provenance import Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import FRONT_PAGE, MlflowTracker, TrackingError, default_store, serve
 from tilescout.search.tracking.description import Place, describe
+from tilescout.search.tracking.experiment import log_experiment
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.server import _check_free, opened_on_machine_learning
@@ -119,6 +120,15 @@ def test_a_store_that_can_not_be_written_is_one_clear_line(uri: str, tmp_path: P
 def test_an_address_that_can_not_be_is_one_clear_line(uri: str) -> None:
     with quiet_mlflow(), pytest.raises(StoreError, match="can't use the MLflow store"):
         open_client(uri)
+
+
+def test_an_empty_address_is_not_a_store_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="the address of the MLflow store is empty"):
+        log_experiment("", "any", {}, {}, [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_store_with_a_view_of_somebody_else_is_refused_before_it_is_asked(tmp_path: Path) -> None:
