@@ -15,7 +15,7 @@ from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import AnySampler, check_sampler, choose_sampler, make_sampler
-from tilescout.search.studies.folders import STORE, artifacts, check_store, named_store, studies
+from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
@@ -23,6 +23,7 @@ from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
+from tilescout.spaces.trust import named_store
 
 if TYPE_CHECKING:
     from tilescout.search.engines.evaluator import Evaluator, evaluate

@@ -13,10 +13,23 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import BinaryIO
 
-from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.errors import StoreError, TilescoutError
 from tilescout.spaces.inputs import open_regular, read_at_most
 
 _ACCESS_LIST = "system.posix_acl_access"
+
+
+def named_store(store: Path | str) -> Path:
+    """A store that is named in Python. An empty text, which an unset variable leaves, would mean the working directory.
+
+    Raises
+    ------
+    StoreError
+        If it is empty.
+    """
+    if store == "":
+        raise StoreError("the name of the store is empty; the working directory is written as a dot")
+    return Path(store)
 
 
 def check_folder(folder: Path, error: type[TilescoutError]) -> None:

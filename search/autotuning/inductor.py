@@ -39,6 +39,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.trust import named_store
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
@@ -147,16 +148,18 @@ def autotune(
     ExportError
         If this torch was not tested, or lacks something that is needed, or the budget is none.
     StoreError
-        If the store can't be made, or others could have filled it.
+        If the store can't be made, others could have filled it, or its name is empty, which would mean the working
+        directory.
     """
     torch_hooks.check_version()
     options = replace(options or TunerOptions(), seconds=seconds)
+    root = named_store(store)
     reason = why_inactive()
     if reason:
         _LOG.warning("nothing is tuned: %s", reason)
         yield Summary(inactive=reason)
         return
-    tuner = make_tuner(Path(store), options)
+    tuner = make_tuner(root, options)
     with in_force(TuningPass(tuner, pass_in_force())):
         yield tuner.summary
 

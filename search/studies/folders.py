@@ -26,19 +26,6 @@ def check_store(store: Path) -> Path:
     return store
 
 
-def named_store(store: Path | str) -> Path:
-    """A store that is named in Python. An empty text, which an unset variable leaves, would mean the working directory.
-
-    Raises
-    ------
-    StoreError
-        If it is empty.
-    """
-    if store == "":
-        raise StoreError("the name of the store is empty; the working directory is written as a dot")
-    return Path(store)
-
-
 def artifacts(store: Path) -> Path:
     """Where compiled kernels lie in a store."""
     return store / "artifacts"

@@ -4,12 +4,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.studies.folders import STORE, named_store, studies
+from tilescout.search.studies.folders import STORE, studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.spaces.errors import NoResultError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.trust import named_store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

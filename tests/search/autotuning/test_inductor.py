@@ -24,7 +24,7 @@ from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
-from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 
 Calls = Callable[[Bundle], int]
@@ -283,6 +283,11 @@ def test_without_a_gpu_it_says_so_and_the_model_is_left_to_inductor(
     assert "no GPU is there" in caplog.text
     assert "no GPU is there" in str(tuned)
     assert not (tmp_path / "store").exists()
+
+
+def test_an_empty_store_is_not_the_working_directory() -> None:
+    with pytest.raises(StoreError, match="the name of the store is empty"), autotune(store=""):
+        pass
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
