@@ -15,6 +15,7 @@ from threading import TIMEOUT_MAX, RLock, Timer, current_thread
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.autotuning.cached import CachedCode
 from tilescout.search.autotuning.contest import ContestOptions, Entry, decide, enter
+from tilescout.search.autotuning.pace import Pace
 from tilescout.search.autotuning.ranks import agree
 from tilescout.search.autotuning.shortlist import shortlist
 from tilescout.search.autotuning.store import EvidenceStore
@@ -295,12 +296,15 @@ class Tuner:
             with complemented(engine, wanted) as searches:
                 beside = {problem: each for each, problem in searches if each is not engine}
 
+                pace = Pace(len(wanted), self.options.contest.candidates, deadline)
+
                 def enter(problem: GemmProblem) -> Entry:
-                    return self._enter(engine, problem, chosen.get(problem), beside.get(problem))
+                    return self._enter(engine, problem, chosen.get(problem), beside.get(problem), pace.enter())
 
                 with closing(_ahead(entering, enter, wanted, deadline)) as entries:
                     for entry in entries:
                         yield engine, entry
+                        pace.leave(len(entry.candidates))
 
     def _started_choosing(
         self, wanted: Sequence[GemmProblem], entering: Executor
@@ -320,14 +324,16 @@ class Tuner:
         problem: GemmProblem,
         chosen: "Future[list[Configuration]] | None",
         beside: Engine | None,
+        count: int,
     ) -> Entry:
-        """Have the candidates of a product compiled, its complement's in the place of our last ones."""
+        """Have so many candidates of a product compiled, its complement's in the place of our last ones."""
         own = self._chosen(problem) if chosen is None else chosen.result()
         if beside is None:
-            return enter(engine, problem, own)
+            return enter(engine, problem, own[:count])
         options = self.options.contest
-        others = shortlist(beside.template, problem, self.device, min(options.others, options.candidates - 1))
-        return enter(engine, problem, own[: options.candidates - len(others)], beside, others)
+        wanted = min(options.others * count // options.candidates, count - 1)
+        others = shortlist(beside.template, problem, self.device, wanted)
+        return enter(engine, problem, own[: count - len(others)], beside, others)
 
     def _contest(self, engine: Engine, entry: Entry, deadline: float) -> Outcome | None:
         started = time.monotonic()

@@ -174,7 +174,7 @@ def test_what_was_decided_is_kept_when_a_contest_is_interrupted_and_before_where
     tuner, named = make_tuner(), list[str]()
     engine: Any = SimpleNamespace(template=tuner.template, device=tuner.device, measures_anew=False, close=lambda: None)
     monkeypatch.setattr(tuner, "_open", lambda: engine)
-    monkeypatch.setattr(tuner, "_enter", lambda engine, problem, own, beside: Entry(problem, []))
+    monkeypatch.setattr(tuner, "_enter", lambda engine, problem, *_: Entry(problem, []))
     monkeypatch.setattr("tilescout.search.autotuning.tuner._KEPT", kept)
 
     def contest(engine: Engine, entry: Entry, deadline: float) -> Outcome:
@@ -295,7 +295,7 @@ def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complemen
     engine: Any = SimpleNamespace(template="one", compile=lambda configuration, signature: Future())
     beside: Any = SimpleNamespace(template="another", compile=engine.compile)
     tuner.template = engine.template
-    entry = tuner._enter(engine, problem, None, beside)
+    entry = tuner._enter(engine, problem, None, beside, 2)
     assert [str(each.configuration) for each in entry.candidates] == ["one's 0", "another's 0"]
 
 
