@@ -1,14 +1,16 @@
 """`tilescout tune` as a session of a process that stands by: what it imports takes a second, and is there already."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from tilescout.search.build.programs import program, run_ready
 from tilescout.search.build.standby import PACKAGES, Do, Standby, can_stand_by, wake
+from tilescout.spaces.errors import ModelError
 from tilescout.spaces.processes import hide_secrets
 
 TUNING = Standby("tilescout.experiments.commands.standing:ready_to_tune", packages=(*PACKAGES, "experiments"))
-"""A process that has imported what `tilescout tune` does."""
+"""A process that has imported and read what `tilescout tune` does."""
 
 _IMPORTED = (
     *("tilescout.experiments.commands.tune", "tilescout.experiments.commands.printing"),
@@ -49,15 +51,21 @@ def _is_wanted(arguments: Sequence[str]) -> bool:
     return list(arguments[1:2]) == ["tune"] and "--no-standby" not in arguments
 
 
-def import_all() -> None:
-    """Import what a tuning does."""
+def get_ready() -> None:
+    """Import what a tuning does, and read the cost models that come with the package."""
     for module in _IMPORTED:
         import_module(module)
+    from tilescout.costmodel.persistence import load_model
+    from tilescout.costmodel.shipped import shipped_folder
+
+    for path in sorted(shipped_folder().glob("*.npz")):
+        with suppress(ModelError):  # whoever searches with it is told
+            load_model(path)  # it is kept as long as the file stays what it is
 
 
 def ready_to_tune() -> Do:
     """Get ready to stand by for the command line."""
     from tilescout.experiments.commands import cli
 
-    import_all()
+    get_ready()
     return program(cli.main)

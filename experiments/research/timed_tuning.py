@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescout.experiments.commands.standing import TUNING, import_all
+from tilescout.experiments.commands.standing import TUNING, get_ready
 from tilescout.search.build.programs import program, run_ready
 from tilescout.search.build.standby import Do, wake
 
@@ -220,7 +220,7 @@ def main() -> None:
 
 def ready_to_time() -> Do:
     """Get ready to stand by for `main`, as `tilescout.experiments.commands.standing.ready_to_tune` does."""
-    import_all()
+    get_ready()
     return program(main)
 
 

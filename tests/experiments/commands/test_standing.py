@@ -34,7 +34,7 @@ IMPORTS = """
 import sys
 from tilescout.experiments.commands import cli, standing
 
-standing.import_all()
+standing.get_ready()
 before = set(sys.modules)
 try:
     cli.main()
