@@ -106,4 +106,4 @@ def main(run: Run, seed: int) -> None:
     for entry in entries:
         click.echo(f"{entry.problem:28s} {entry.label}")
     source = f"drawn with seed {seed} of the sizes of published models that no other suite holds"
-    keep_suite(run, "Problems that nothing is chosen on", source, entries)
+    keep_suite(run, "Unseen problems: no default, model or rule is chosen on them", source, entries)

@@ -130,8 +130,8 @@ def test_a_changed_digit_of_readme_is_found(name: str, statement: Statement, fig
 @pytest.mark.parametrize(
     "qualifier",
     [
-        " unseen",
-        "of published models that nothing was chosen on",
+        "On the 40 unseen",
+        "unseen problems of published models (no default, model or rule was chosen with them)",
         ", on H200s in bf16",
         ", no search",
         "with a model that never saw them, ",
