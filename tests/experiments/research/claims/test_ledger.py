@@ -135,7 +135,7 @@ def test_a_changed_digit_of_readme_is_found(name: str, statement: Statement, fig
         ", on H200s in bf16",
         ", no search",
         "with a model that never saw them, ",
-        " in the mean, more",
+        " on average, more",
     ],
 )
 def test_a_figure_of_readme_that_loses_its_qualifier_is_found(qualifier: str) -> None:
