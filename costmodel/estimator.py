@@ -14,6 +14,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.threads import one_thread
 from tilescout.spaces.errors import ModelError
+from tilescout.spaces.texts import number_of
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def check_features(features: Features, names: tuple[str, ...]) -> None:
     if features.names != names:
         other = sorted(set(features.names) ^ set(names))
         raise ModelError(
-            f"the model was made for {len(names)} features, these are {len(features.names)}"
+            f"the model was made for {number_of(len(names), 'feature')}, these are {len(features.names)}"
             f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
         )
 

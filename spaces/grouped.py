@@ -14,6 +14,7 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import UniformProblem
 from tilescout.spaces.routing import KINDS, MOST_EXPERTS, Routing
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class GroupedProblem(UniformProblem):
         if self.dtype not in TYPES:
             raise ProblemError(f"problem {self}: unknown type {self.dtype!r}, allowed are {', '.join(TYPES)}")
         if self.routing.counts and len(self.routing.counts) != self.experts:
-            raise ProblemError(f"problem {self}: {len(self.routing.counts)} counts for {self.experts} experts")
+            counts, experts = number_of(len(self.routing.counts), "count"), number_of(self.experts, "expert")
+            raise ProblemError(f"problem {self}: {counts} for {experts}")
         if not 0 <= self.first_draw <= self.last_draw < self.first_draw + _MOST_DRAWS:
             raise ProblemError(f"problem {self}: draws go from a number to one that is less than {_MOST_DRAWS} larger")
         if not self.routing.drawn:  # they are all the same

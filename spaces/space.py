@@ -16,6 +16,7 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import P, P_co
+from tilescout.spaces.texts import number_of
 
 Indices = NDArray[np.int64]
 
@@ -187,7 +188,7 @@ class SearchSpace(Generic[P_co]):
             return False
 
     def __repr__(self) -> str:
-        return f"SearchSpace({self.name}, {self.problem}, {self.device.name}: {len(self):,} configurations)"
+        return f"SearchSpace({self.name}, {self.problem}, {self.device.name}: {number_of(len(self), 'configuration')})"
 
     @cached_property
     def columns(self) -> Columns:

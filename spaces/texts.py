@@ -19,6 +19,11 @@ _VALUE = re.compile(r"[^\s&#'\"]*", re.ASCII)
 _LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
 
 
+def number_of(count: int, thing: str, things: str = "") -> str:
+    """So many of what is counted, in words: ``1 problem``, ``2,000 problems``; `things` where an s is not enough."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
 def plain(text: object) -> str:
     """Text on one line, in which nothing moves the cursor, changes colours or turns the direction of writing.
 

@@ -57,6 +57,7 @@ from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob, listed_configurations
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 
 PRUNE = CampaignOptions().prune
 
@@ -212,7 +213,7 @@ def collect(asked: CollectRequest) -> None:
             _within(asked.only, asked.subspace, spaces[0].knobs),
             _given(asked.also),
         )
-        console.say(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows")
+        console.say(f"{plan.how}; {number_of(len(problems), 'problem')}, {number_of(plan.rows, 'row')}")
         if journal_path(asked.out).exists():
             console.say(f"going on with {journal_path(asked.out)}")
         with _bars(console) as bars:

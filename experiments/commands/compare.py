@@ -30,6 +30,7 @@ from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.spaces.terminal import Console
+from tilescout.spaces.texts import number_of
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
 
@@ -145,7 +146,7 @@ def compare(asked: CompareRequest) -> int:
     write_result(asked.json_path, comparison.to_dict())
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     about = {
-        "name": f"{len(names)} strategies, {len(comparison.cases)} problems",
+        "name": f"{number_of(len(names), 'strategy', 'strategies')}, {number_of(len(comparison.cases), 'problem')}",
         "samplers": ", ".join(names),
         "tables": ", ".join(comparison.tables),
         "trials": str(asked.trials),

@@ -44,7 +44,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import file_name
+from tilescout.spaces.texts import file_name, number_of
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
@@ -278,7 +278,8 @@ def _models(asked: DispatcherRequest, kernels: Kernels) -> tuple[Models, str]:
             found[template.name], card = load_model(path)
             other = "" if card.space == template.name else f" of {card.space}"
             place = "" if card.device == kernels.device.name else f" on {card.device}"
-            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems{other}{place}")
+            rows, problems = number_of(card.rows, "measurement"), number_of(len(card.problems), "problem")
+            origins.append(f"{rows} of {problems}{other}{place}")
     return found, f"learned from {' and '.join(origins)}"
 
 

@@ -7,6 +7,7 @@ from tilescout.search.dispatch.bundling import kernels_of
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.texts import number_of
 
 
 def has_regret(dispatcher: Dispatcher) -> bool:
@@ -49,5 +50,6 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     below.set_ylabel("time over the best of these kernels and the library, % more")
     below.legend(fontsize="small")
     product = str(dispatcher.problem).removeprefix("1x")
-    figure.suptitle(f"{dispatcher.space} on {dispatcher.device}, {product}: {len(dispatcher.stretches)} ranges of m")
+    ranges = number_of(len(dispatcher.stretches), "range")
+    figure.suptitle(f"{dispatcher.space} on {dispatcher.device}, {product}: {ranges} of m")
     write_whole(path, to_png(figure))

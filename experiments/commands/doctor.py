@@ -38,6 +38,7 @@ from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, StoreError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
+from tilescout.spaces.texts import number_of
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _tables(others: Sequence[Path]) -> Iterator[Finding]:
         except TilescoutError as error:
             yield Finding("table", "missing", str(error))
             continue
-        what = f"{path.name}: {table.card.space} on {table.card.product}, {len(table):,} rows"
+        what = f"{path.name}: {table.card.space} on {table.card.product}, {number_of(len(table), 'row')}"
         doubt = _doubt(table)
         yield Finding("table", "note" if doubt else "ok", what + doubt)
 

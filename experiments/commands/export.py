@@ -33,6 +33,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import load_templates
 from tilescout.spaces.terminal import Grid
+from tilescout.spaces.texts import number_of
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", Choice.LIBRARY: "the library"}
@@ -122,7 +123,8 @@ def export(
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
         if not outcomes:
             raise ExportError(f"no study of a problem of {', '.join(suites)} ended: run tilescout tune for each first")
-        console.print(f"{len(outcomes)} of {len(wanted)} problems of {', '.join(suites)} were tuned", highlight=False)
+        problems = number_of(len(wanted), "problem")
+        console.print(f"tuned: {len(outcomes)} of {problems} of {', '.join(suites)}", highlight=False)
     if decided.left_out:
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
         console.say(left_out)
@@ -140,8 +142,8 @@ def export(
         for product in bundle.grouped:
             console.say(ranges_of_tokens(product))
         console.say(
-            f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {others}"
-            f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}"
+            f"{out}: {len(bundle.ours)} of {number_of(len(bundle.decisions), 'problem')} to our kernels, {others}"
+            f"{number_of(len(bundle.kernels), 'kernel')} for {bundle.arch}, bundle {bundle.digest[:12]}"
         )
         return
     table: dict[str, list[dict[str, str]]] = {}
@@ -151,7 +153,7 @@ def export(
     write_lookup_table(out, table)
     console.print(_shown(outcomes))
     write_result(json_path, _records(outcomes))
-    console.say(f"{out}: {len(table)} problems pinned to ATen")
+    console.say(f"{out}: {number_of(len(table), 'problem')} pinned to ATen")
 
 
 def _ranges(dispatch: Dispatch) -> str:
@@ -159,8 +161,8 @@ def _ranges(dispatch: Dispatch) -> str:
     ours = sum(bool(each.kernel) for each in dispatch.ranges)
     slowest = f", at measured m at most {dispatch.over_library:.3f} of its time" if dispatch.over_library else ""
     return (
-        f"{family(dispatch.problem)}: {len(dispatch.ranges)} ranges of m, {ours} of them to our kernels and the others "
-        f"to the library{slowest}"
+        f"{family(dispatch.problem)}: {number_of(len(dispatch.ranges), 'range')} of m, {ours} of them to our kernels "
+        f"and the others to the library{slowest}"
     )
 
 
@@ -169,9 +171,10 @@ def ranges_of_tokens(dispatch: GroupedDispatch) -> str:
     ours = [each for each in dispatch.ranges if each.kernel]
     proven = sum(each.proven for each in ours)
     return (
-        f"{grouped_family(dispatch.problem)}: {len(dispatch.ranges)} ranges of tokens, {len(ours)} of them to our "
-        f"kernels: {proven} proven at all measured numbers of tokens and routings in them, {dispatch.over_library:.3f} "
-        f"of the library's time or less, and {len(ours) - proven} between such numbers, by an estimate"
+        f"{grouped_family(dispatch.problem)}: {number_of(len(dispatch.ranges), 'range')} of tokens, "
+        f"{len(ours)} of them to our kernels: {proven} proven at all measured numbers of tokens and routings in them, "
+        f"{dispatch.over_library:.3f} of the library's time or less, and {len(ours) - proven} between such numbers, "
+        "by an estimate"
     )
 
 

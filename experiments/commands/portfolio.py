@@ -37,6 +37,7 @@ from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 
 Codes = tuple[int, ...]
 _NOTHING = 1e-12  # no kernel is worth so little of a regret, as a log
@@ -287,7 +288,8 @@ def left_out(regrets: Regrets, count: int, folds: int) -> dict[str, Any]:
     products = [_product(problem) for problem in regrets.problems]
     order = np.random.default_rng(0).permutation(sorted(set(products))).tolist()
     if len(order) < folds:
-        raise TableError(f"{len(order)} products have no {folds} parts: name as many with --folds, or fewer")
+        told = number_of(len(order), "product")
+        raise TableError(f"{told} can't be put into {folds} parts: name as many with --folds, or fewer")
     part = np.array([order.index(product) % folds for product in products])
     reached, timed = np.empty((min(count, len(regrets.kernels)), len(products))), np.empty(len(products))
     for each in range(folds):
@@ -318,9 +320,10 @@ def _product(problem: Problem) -> str:
 
 def _print(result: Mapping[str, Any], console: Console) -> None:
     curve = result["curve"]
+    kernels, problems = number_of(result["candidates"], "kernel"), number_of(len(result["problems"]), "problem")
     grid = Grid(
         title=f"{result['space']} on {result['device']}, {result['signature']}: time over that of the best of "
-        f"{result['candidates']:,} kernels, {len(result['problems'])} problems ({result['source']})",
+        f"{kernels}, {problems} ({result['source']})",
         title_justify="left",
     )
     for heading in ("kernels", "mean", "90th percentile", "worst", "at"):
@@ -334,10 +337,11 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         )
     console.print(grid)
     console.say(
-        f"Of {curve[-1]['kernels']} kernels: chosen one after the other {curve[-1]['regret']:.2%}, after exchanges "
-        f"{result['exchanged_regret']:.2%}; no choice has less than {result['least_possible_regret']:.2%}. Choosing so "
-        f"saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that is not legal "
-        f"or was not timed, or takes more than {1 + useless:.1f} times as long, counts as {1 + useless:.1f} times."
+        f"Of {number_of(curve[-1]['kernels'], 'kernel')}: chosen one after the other {curve[-1]['regret']:.2%}, after "
+        f"exchanges {result['exchanged_regret']:.2%}; no choice has less than {result['least_possible_regret']:.2%}. "
+        f"Choosing so saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that "
+        f"is not legal or was not timed, or takes more than {1 + useless:.1f} times as long, counts as "
+        f"{1 + useless:.1f} times."
     )
     if "left_out" in result:
         found = result["left_out"]
@@ -371,9 +375,8 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
     axes.set_yscale("symlog", linthresh=1)
     axes.set_xlabel("kernels")
     axes.set_ylabel("time over the best of all candidates, % more")
-    axes.set_title(
-        f"{result['space']} on {result['device']}, {result['signature']}, {len(result['problems'])} problems"
-    )
+    problems = number_of(len(result["problems"]), "problem")
+    axes.set_title(f"{result['space']} on {result['device']}, {result['signature']}, {problems}")
     axes.grid(alpha=0.3)
     axes.legend()
     write_whole(path, to_png(figure))

@@ -24,6 +24,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import load_template
 from tilescout.spaces.terminal import Grid
+from tilescout.spaces.texts import number_of
 
 LEARNED, ANALYTIC = "learned", "analytic"
 model_option = click.option(
@@ -74,7 +75,8 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
         console.say(f"{rank}: {whole[int(index)]}")
     bound = Roofline.of(parsed, found)
     console.print(
-        f"{len(whole):,} configurations ranked; no kernel is faster than {bound.time_us:.2f} µs ({bound.bound})",
+        f"{number_of(len(whole), 'configuration')} ranked; no kernel is faster than {bound.time_us:.2f} µs "
+        f"({bound.bound})",
         highlight=False,
     )
     if json_path is not None:
@@ -110,4 +112,4 @@ def find_model(space: str, device: str, model: str) -> tuple[CostModel, str]:
     loaded, card = load_model(path)
     if card.space != space or card.device != device:
         raise ModelError(f"model {path} is of {card.space} on {card.device}, not of {space} on {device}")
-    return loaded, f"learned from {card.rows:,} measurements of {len(card.problems)} problems"
+    return loaded, f"learned from {number_of(card.rows, 'measurement')} of {number_of(len(card.problems), 'problem')}"

@@ -9,6 +9,7 @@ from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import COPY
 
 
@@ -66,8 +67,8 @@ def print_result(result: StudyResult, console: Console) -> None:
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     console.say(
-        f"{len(result.trials)} trials, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
-        f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
+        f"{number_of(len(result.trials), 'trial')}, {pruned} pruned, {failed} failed; "
+        f"{result.gpu_seconds:.1f} s of GPU, {result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
     )
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
     console.say(f"of the GPU's time: {spent}")

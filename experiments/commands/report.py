@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.search.studies.folders import studies
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import load_templates
+from tilescout.spaces.texts import number_of
 
 
 @click.command(
@@ -67,4 +68,4 @@ def report(
         click.echo(page, nl=False)
         return
     write_whole(target, page)
-    click.echo(f"{target}: {len(result.trials)} trials, {len(page) / 1e3:.0f} kB", err=True)
+    click.echo(f"{target}: {number_of(len(result.trials), 'trial')}, {len(page) / 1e3:.0f} kB", err=True)

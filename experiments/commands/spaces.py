@@ -20,6 +20,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.templates import KernelTemplate, Unmeasured, find_template, load_template, template_names
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 
 
 @click.command(
@@ -60,7 +61,7 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         parsed, found = template.parse(problem), find_device(device)
         legal, default = template.space(parsed, found), checked_default(template.default(parsed, found), template.name)
         _show(template, console)
-        console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
+        console.print(f"{number_of(len(legal), 'legal configuration')} for {parsed} on {device}", highlight=False)
         console.say(f"default: {default}")
         answer = template.default_or_library(parsed, found)
         if answer is None:

@@ -22,6 +22,7 @@ from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -148,7 +149,7 @@ def from_model(
     about = {"suite": factory, "title": title, "source": RECORDED, "left_out": dict(recording.skipped)}
     write_result(json_path, about | {"problems": list(map(_entry, recording.entries))})
     for reason, count in recording.skipped.items():
-        console.say(f"left out, {count} times: {reason}")
+        console.say(f"left out, {number_of(count, 'time')}: {reason}")
     if recording.graphs > 1:
         console.print(f"torch.compile made {recording.graphs} graphs of a call", highlight=False)
     if out is not None:

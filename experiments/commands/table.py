@@ -27,6 +27,7 @@ from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.terminal import Console
+from tilescout.spaces.texts import number_of
 
 _OPTIONS = {"maximize": "--maximize or --minimize"}
 
@@ -84,7 +85,7 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     (summary,) = imported.summarise()
     figure = f" ({card.figure}, no times)" if card.figure else ""
     Console().say(
-        f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations of "
+        f"{card.space} {summary.problem} on {card.product}: {number_of(summary.rows, 'configuration')} of "
         f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
     )
     if merged := merged_text(card):
@@ -118,7 +119,7 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     cache = cache_of(recorded, recorded.problem(problem) if problem is not None else recorded.problems[0])
     text = json.dumps(cache, indent=0)
     write_whole(out, gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
-    Console().say(f"{len(cache['cache']):,} configurations: {out}")
+    Console().say(f"{number_of(len(cache['cache']), 'configuration')}: {out}")
 
 
 @click.command(
@@ -140,7 +141,8 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     kernels = ArtifactStore(artifacts(store), to_read=True)
     written = read_binaries(recorded, find_template(recorded.card.space), kernels, out)
     known = written.data.num_rows - written.data["instructions"].null_count
-    Console().say(f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel")
+    rows = number_of(len(written), "row")
+    Console().say(f"{out}: {known:,} of {rows} with the number of instructions of their kernel")
 
 
 def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, out: Path) -> Table:

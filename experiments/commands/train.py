@@ -38,7 +38,7 @@ from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.texts import file_name
+from tilescout.spaces.texts import file_name, number_of
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
@@ -124,13 +124,14 @@ def train(asked: TrainRequest) -> None:
     errors = model.fitted.errors
     problems = len(card.problems)
     console.say(
-        f"{path}: {card.rows:,} measurements of {problems} problem{'s' * (problems > 1)}, {asked.trees} trees, "
-        f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; {_told(errors, problems)}"
+        f"{path}: {number_of(card.rows, 'measurement')} of {number_of(problems, 'problem')}, "
+        f"{number_of(asked.trees, 'tree')}, {path.stat().st_size / 1e6:.1f} MB, "
+        f"{time.perf_counter() - started:.0f} s; {_told(errors, problems)}"
     )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         write_whole(analytic, calibration.to_json().encode())
-        console.say(f"{analytic}: calibrated with {calibration.measurements} measurements")
+        console.say(f"{analytic}: calibrated with {number_of(calibration.measurements, 'measurement')}")
     from tilescout.search.tracking import default_store
     from tilescout.search.tracking.models import log_model
 

@@ -10,6 +10,7 @@ from tilescout.costmodel.evaluation import quality, summarise
 from tilescout.costmodel.uncertainty import Ensemble
 from tilescout.experiments.commands.model_plots import draw_predictions, quality_table
 from tilescout.search.tracking.models import Evaluation
+from tilescout.spaces.texts import number_of
 
 
 @dataclass
@@ -50,7 +51,9 @@ class CrossValidation:
             predicted += [(sample, judged.predict(sample.features)) for sample in left_out]
         metrics = {"rows": float(sum(map(len, samples))), "problems": float(len(samples))}
         metrics |= {"error_shift": errors.shift, "error_floor": errors.floor}
-        about = f"Learned from {metrics['rows']:,.0f} measurements of {len(samples)} problems."
+        about = (
+            f"Learned from {number_of(int(metrics['rows']), 'measurement')} of {number_of(len(samples), 'problem')}."
+        )
         if not predicted:  # of a single problem, parts are left out
             return Evaluation(metrics, about)
         summary = summarise([quality(sample, prediction) for sample, prediction in predicted])
@@ -58,7 +61,8 @@ class CrossValidation:
         metrics |= {name: one.value for name, one in summary.items()}
         description = (
             f"{about} On problems that were left out of the training in turn, by smaller models of the same kind, "
-            f"medians with 95 % intervals over {len(predicted)} problems:\n\n{quality_table({'left out': figures})}\n\n"
+            f"medians with 95 % intervals over {number_of(len(predicted), 'problem')}:\n\n"
+            f"{quality_table({'left out': figures})}\n\n"
             "`regret_topN`: the fastest of the N that are ranked first, over the fastest of all, less 1."
         )
         return Evaluation(metrics, description, [draw_predictions("problems left out", predicted, folder)])

@@ -29,7 +29,7 @@ from tilescout.spaces.errors import TableError, TilescoutError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import some_of
+from tilescout.spaces.texts import number_of, some_of
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.standing.logger import StandingSuite
@@ -149,7 +149,7 @@ def _measurable(
     lacking = [problem for problem in problems if problem not in held]
     if lacking:
         told = (
-            f"{table.name} holds {len(held)} of the {len(problems)} problems of {asked.suite}; it lacks "
+            f"{table.name} holds {len(held)} of the {number_of(len(problems), 'problem')} of {asked.suite}; it lacks "
             f"{some_of(lacking, _NAMED)}"
         )
         if not asked.skip_unrecorded:
@@ -298,16 +298,16 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
     console.print(grid)
     total = suite_metrics(results)
     mean = total.get("mean_speedup_over_library")
-    solved = f" over {total['solved_problems']:.0f} of {problems} problems" if mean is not None else ""
+    solved = f" over {total['solved_problems']:.0f} of {number_of(problems, 'problem')}" if mean is not None else ""
     over = total.get("mean_speedup_over_library_best")
     told = total["known_library_best"]
     known = f" ({told:.0f} known)" if told < total["solved_problems"] else ""
     of_best = f" and {over:.4f} of {peer}{known}" if over is not None else ""
     speed = f"geometric mean {mean:.4f} of the library's speed{of_best}{solved}; " if mean is not None else ""
-    spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
+    spent = f"{number_of(int(total['trials']), 'trial')}, {total['gpu_seconds']:.1f} s of GPU"
     console.say(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling")
     if seen := len({result.info.problem for result in results if result.info.hindsight}):
         console.say(
-            f"the cost model was trained on measurements of {seen} of the {problems} problems: what it finds there "
-            "says nothing of how well it searches"
+            f"the cost model was trained on measurements of {seen} of the {number_of(problems, 'problem')}: what it "
+            "finds there says nothing of how well it searches"
         )

@@ -24,7 +24,7 @@ from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context
-from tilescout.spaces.texts import printable
+from tilescout.spaces.texts import number_of, printable
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,9 @@ class FinishedRuns(Closing):
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
         if self.traces and not resume:
             self.close()
+            searches = number_of(len(self.traces), "search", "searches")
             raise StoreError(
-                f"{path.parent} has {len(self.traces)} searches of a comparison: keep them with --resume, drop them "
+                f"{path.parent} has {searches} of a comparison: keep them with --resume, drop them "
                 "with --anew, or choose another folder with --out"
             )
 

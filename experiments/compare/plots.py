@@ -6,6 +6,7 @@ import numpy as np
 
 from tilescout.experiments.compare.result import Comparison
 from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.texts import number_of
 
 
 def draw_convergence(comparison: Comparison, path: Path) -> None:
@@ -31,7 +32,7 @@ def draw_convergence(comparison: Comparison, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("trials")
     axes.set_ylabel("slower than the table's best, %")
-    problems = f"{len(comparison.cases)} problem{'s' if len(comparison.cases) > 1 else ''}, {comparison.seeds} seeds"
+    problems = f"{number_of(len(comparison.cases), 'problem')}, {number_of(comparison.seeds, 'seed')}"
     axes.set_title(f"Geometric mean over {problems}, with 95 % intervals", loc="left")
     if shown:
         axes.legend(title="strategy (score)", fontsize=8, frameon=False, ncols=1 + len(shown) // 10)

@@ -25,6 +25,7 @@ from tilescout.experiments.compare.scores import Baselines, RunScore, best_so_fa
 from tilescout.experiments.compare.truth import Floats, Truth
 from tilescout.experiments.finite import finite
 from tilescout.spaces.shapes import shape_groups
+from tilescout.spaces.texts import number_of
 
 TOLERANCES = (0.05, 0.01)
 """How far from the table's best "to within" is asked for, relative."""
@@ -131,7 +132,8 @@ class Comparison:
             known = [case[name] for case in self.cases.values() if np.isfinite(case.get(name, np.nan))]
             if known:
                 mean = np.exp(np.mean(np.log(known)))
-                told.append(f"{mean:.3f} times the speed of {whom} on {len(known)} of {len(self.cases)} problems")
+                of = number_of(len(self.cases), "problem")
+                told.append(f"{mean:.3f} times the speed of {whom} on {len(known)} of {of}")
         return f"the best of the tables: {', '.join(told)} (geometric means)" if told else ""
 
     @property
@@ -275,11 +277,6 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     known = {label for found in by_run.values() for label in found}
     shapes = {shape for case, shape in labels.items() if case.label in known}
     return Comparison(trials, seeds, tables, cases, standings, tests, len(shapes))
-
-
-def number_of(count: int, what: str) -> str:
-    """So many of what is counted, in words: ``1 problem``, ``2 problems``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def is_deterministic(traces: Sequence[Trace]) -> bool:

@@ -8,6 +8,7 @@ from tilescout.search.autotuning.cached import CachedCode
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.texts import number_of
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Summary:
             return f"tilescout: no matrix product was compiled{rest}"
         tuned = [problem for problem in self.met if self._choice(problem) not in (None, Choice.LIBRARY)]
         count = f"{sum(self.met[problem] for problem in tuned)} of {self._compiled()} matrix products"
-        spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
+        spent = f"{number_of(len(self.tuned), 'size')} tuned in {self.seconds:.1f} s"
         head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
         return "\n".join(

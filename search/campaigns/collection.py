@@ -13,6 +13,7 @@ from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.texts import number_of
 
 FORM = JournalForm("the journal", "format", sums=True)
 """The journal of a campaign: the first record is its header."""
@@ -113,8 +114,9 @@ def _selection(campaign: Campaign) -> str:
         stopped = "each as it was recorded"
     raced = sum(bool(final.ratios) for final in campaign.finals.values())
     races = (
-        f"On {raced} of {len(campaign.plan.problems)} problems the fastest rows and the default were measured anew in "
-        "interleaved rounds until the fastest was one of them; that stands in columns of its own (raced_*)."
+        f"On {raced} of {number_of(len(campaign.plan.problems), 'problem')} the fastest rows and the default were "
+        "measured anew in interleaved rounds until the fastest was one of them; that stands in columns of its own "
+        "(raced_*)."
         if raced
         else f"No row was measured anew: {campaign.engine.provenance.description}."
     )

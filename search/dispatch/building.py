@@ -44,6 +44,7 @@ from tilescout.search.dispatch.times import Times, steady_times, times_of
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.tiling import Integers
 
 _LOG = logging.getLogger(__name__)
@@ -279,7 +280,8 @@ class _Builder:
         reasons = [reason for point in self._points.values() for reason in point.failed.values()]
         known = (*self._points.values(), *self._looked.found.values())
         if reasons and not any(point.ratios or point.slower for point in known):
-            raise SpaceError(f"none of the {self._looked.count} kernels to choose among works: {one_line(reasons[0])}")
+            kernels = number_of(self._looked.count, "kernel")
+            raise SpaceError(f"none of {kernels} to choose among works: {one_line(reasons[0])}")
 
     def choose_again(self) -> None:
         """Choose once more, by what races told of glances, and glance closely at the kernels that are kept."""

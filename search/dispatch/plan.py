@@ -10,6 +10,7 @@ from tilescout.costmodel.portfolio import CAP, choose_portfolio
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.times import Times
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.tiling import Integers
 
 BY_LOG = 0.25
@@ -148,7 +149,8 @@ def stretches(times: Times, tolerance: float, caution: float = 0.0) -> list[Stre
     while start < count:
         longest = ends[:, start].max()
         if longest == start:
-            raise SpaceError(f"none of the kernels is legal for {times.sizes[start]} rows: allow more kernels")
+            short = number_of(int(times.sizes[start]), "row")
+            raise SpaceError(f"none of the kernels is legal for {short}: allow more kernels")
         # Of several that reach as far, the one that is fastest there.
         rows = np.flatnonzero(ends[:, start] == longest)
         row = int(rows[regret[rows, start:longest].mean(axis=1).argmin()])

@@ -17,6 +17,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import load_workload
 
 _LONG_US, _FEWEST = 60_000.0, 4
@@ -128,7 +129,7 @@ def fastest_candidate(
     timed = {at: each.timing for at, each in enumerate(measured) if each.timing is not None}
     if not timed:
         why = next((each.error for each in measured if each.error), "none was timed")
-        raise CannotMeasureError(f"none of the {len(tasks)} candidates of {listed.library} worked: {why}")
+        raise CannotMeasureError(f"none of {number_of(len(tasks), 'candidate')} of {listed.library} worked: {why}")
     at = min(timed, key=lambda at: timed[at].ratio)
     timing = timed[at]
     best = LibraryBest(

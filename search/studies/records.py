@@ -16,6 +16,7 @@ from tilescout.spaces.checksums import sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import LONGEST, Configuration, Value
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import COPY
 
 
@@ -189,7 +190,7 @@ class StudyResult:
         if timing is not None:
             found = f"best {timing.time_us:.2f} {info.provenance.unit}, {1 / timing.ratio:.3f} of {info.library}"
         what = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind}) by {info.sampler}"
-        return f"<{type(self).__name__} {what}: {len(self.trials)} trials, {found}>"
+        return f"<{type(self).__name__} {what}: {number_of(len(self.trials), 'trial')}, {found}>"
 
     @property
     def best(self) -> TrialRecord | None:

@@ -13,6 +13,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.texts import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class RecordedSpace:
         space = template.space_of(codes, problem, recorded_device(table, template))
         if space is None:
             raise TableError(
-                f"table {table.path}: none of its {len(rows)} configurations for {problem} is legal in "
+                f"table {table.path}: none of its {number_of(len(rows), 'configuration')} for {problem} is legal in "
                 f"{template.name} now; record it again"
             )
         found = space.find(codes)

@@ -13,6 +13,7 @@ from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.resources import Resources
+from tilescout.spaces.texts import number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +159,7 @@ def check_columns(card: TableCard, found: "pa.Schema", rows: int) -> None:
     if found.names != expected.names:
         raise TableError(f"wrong order of columns, expected {', '.join(expected.names)}")
     if rows != card.rows:
-        raise TableError(f"{rows} rows, the card says {card.rows}")
+        raise TableError(f"{number_of(rows, 'row')}, the card says {card.rows}")
 
 
 def check_outcomes(data: "pa.Table") -> None:

@@ -33,7 +33,7 @@ from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.outputs import check_replaceable, has_keys, publish
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
-from tilescout.spaces.texts import printable
+from tilescout.spaces.texts import number_of, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +158,7 @@ class Table:
 
     def __repr__(self) -> str:
         card = self.card
-        size = f"{len(self.problems)} problems, {len(self):,} rows"
+        size = f"{number_of(len(self.problems), 'problem')}, {number_of(len(self), 'row')}"
         return f"Table({self.path.name}: {card.space} on {card.device}, {size})"
 
     @property

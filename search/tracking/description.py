@@ -12,6 +12,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library
+from tilescout.spaces.texts import number_of
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~#])")
 
@@ -91,6 +92,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
     reference = default.measurement.timing if default is not None else None
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
+    among = f" of {number_of(info.size, 'configuration')}" if info.size else ""
     page = f"#/experiments/{place.experiment}/runs/{place.run}/artifacts?{fields.UI_MODE}"
     tail = "\n".join(
         [
@@ -111,8 +113,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             *(_row_of_others(name, ratio, info, reference) for name, ratio in others(result)),
             "",
             f"- default configuration: `{info.default}`",
-            f"- {len(result.trials)} trials{f' of {info.size:,} configurations' if info.size else ''}, "
-            f"{failed} of them failed, {pruned} pruned; "
+            f"- {number_of(len(result.trials), 'trial')}{among}, {failed} of them failed, {pruned} pruned; "
             f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
             f"{result.seconds:.1f} s in the last run of the search",
             "- GPU time: " + _listed({k: v for k, v in result.account.items() if k != "compile"}),

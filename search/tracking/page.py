@@ -8,6 +8,7 @@ from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import HINDSIGHT, interval, others, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
+from tilescout.spaces.texts import number_of
 
 GENERATOR = b'<meta name="generator" content="tilescout">'
 """The mark of such a page, within its first kilobyte."""
@@ -94,10 +95,11 @@ def cost(result: StudyResult) -> str:
     """The cost of a search, in a sentence."""
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
-    among = f" of {result.info.size:,} configurations" if result.info.size else ""
+    among = f" of {number_of(result.info.size, 'configuration')}" if result.info.size else ""
     return (
-        f"{len(result.trials)} trials{among}, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
-        f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s in the last run of the search."
+        f"{number_of(len(result.trials), 'trial')}{among}, {pruned} pruned, {failed} failed; "
+        f"{result.gpu_seconds:.1f} s of GPU, {result.compile_seconds:.1f} s of compiling, "
+        f"{result.seconds:.1f} s in the last run of the search."
     )
 
 
@@ -110,7 +112,7 @@ def _environment(result: StudyResult) -> dict[str, str]:
         "problem": str(info.problem),
         "device": info.device,
         "times from": info.provenance.description,
-        "table": f"{table.name}, {table.rows:,} rows, SHA-256 {table.sha256}" if table is not None else "",
+        "table": f"{table.name}, {number_of(table.rows, 'row')}, SHA-256 {table.sha256}" if table is not None else "",
         "cost model": info.model,
         **info.provenance.versions,
     }

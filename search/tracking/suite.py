@@ -24,7 +24,7 @@ from tilescout.search.tracking.store import (
     quiet_mlflow,
     translated,
 )
-from tilescout.spaces.texts import printable
+from tilescout.spaces.texts import number_of, printable
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class SuiteRun:
         name = printable(f"{info.sampler}{f' s{info.seed}' if info.seed else ''} {info.suite}")
         run = self._client.create_run(self._experiment, milliseconds(time.time()), tags, name)
         params = {"suite": info.suite, "space": info.space, "sampler": info.sampler, "seed": info.seed}
-        params |= {"problem": f"{info.problems} problems", "problems": info.problems, "device": info.device}
+        params |= {"problem": number_of(info.problems, "problem"), "problems": info.problems, "device": info.device}
         self._client.log_batch(
             run.info.run_id, params=[Param(key, printable(str(value))) for key, value in params.items()]
         )

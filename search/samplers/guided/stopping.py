@@ -18,6 +18,7 @@ from tilescout.costmodel.posterior import chance_below
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.joint import Joint
+from tilescout.spaces.texts import number_of
 
 
 def least_trials(has_prior: bool, calibrated: bool, options: GuidedOptions) -> int:
@@ -43,7 +44,7 @@ def out_of_patience(found: Joint, options: GuidedOptions) -> str | None:
     more = (options.compiled - 1) * (found.dear + found.dear_running)
     if found.since + found.running + more < options.patience:
         return None
-    return f"{found.since + found.running} trials in a row found none that is faster"
+    return f"{number_of(found.since + found.running, 'trial')} in a row found none that is faster"
 
 
 def unlikely_gain(mean: Floats, std: Floats, best: float, options: GuidedOptions) -> str | None:

@@ -96,7 +96,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 def test_what_a_search_proved_reaches_a_compiled_model(export: Run, tmp_path: Path) -> None:
     done = export("--out", "bundle")
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 problems to our kernels, 1 kernels for host" in done.stdout
+    assert "1 of 2 problems to our kernels, 1 kernel for host" in done.stdout
     record = json.loads((tmp_path / "bundle" / "bundle.json").read_text())
     choices = {decision["problem"]: decision["choice"] for decision in record["decisions"]}
     assert choices == {"16x64x32:bf16": "ours", "64x64x32:bf16": "library"}
@@ -126,8 +126,8 @@ def test_of_a_suite_what_was_tuned_is_exported(export: Run, tmp_path: Path) -> N
     suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["16x64x32:bf16", "128x64x32:bf16"]\n')
     done = export("--suite", "mine.toml", "--out", "bundle")
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 problems of mine.toml were tuned" in done.stdout
-    assert "1 of 1 problems to our kernels" in done.stdout
+    assert "tuned: 1 of 2 problems of mine.toml" in done.stdout
+    assert "1 of 1 problem to our kernels" in done.stdout
     suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["128x64x32:bf16"]\n')
     assert "no study of a problem of mine.toml ended" in refused(export("--suite", "mine.toml", "--out", "other"))
     assert not (tmp_path / "other").exists()
@@ -137,7 +137,7 @@ def test_of_a_suite_what_was_tuned_is_exported(export: Run, tmp_path: Path) -> N
 def test_the_lookup_table_pins_what_is_the_librarys(export: Run, tmp_path: Path) -> None:
     done = export("--format", "inductor-lookup-table", "--out", "table.json")
     assert done.returncode == 0, done.stderr
-    assert "1 problems pinned to ATen" in done.stdout
+    assert "1 problem pinned to ATen" in done.stdout
     ((key, entries),) = json.loads((tmp_path / "table.json").read_text()).items()
     assert "[64, 32]" in key
     assert key.startswith("CPU+")
@@ -151,7 +151,7 @@ def test_one_study_can_be_exported_by_name_journal_or_result(export: Run, store:
     forms = [small, str(store / "studies" / f"{small}.journal")]
     for number, name in enumerate(forms):
         done = export("--study", name, "--out", str(number))
-        assert "1 of 1 problems to our kernels" in done.stdout, done.stderr
+        assert "1 of 1 problem to our kernels" in done.stdout, done.stderr
     digests = [json.loads((tmp_path / str(number) / "bundle.json").read_text())["digest"] for number in (0, 1)]
     assert digests[0] == digests[1]
 

@@ -91,7 +91,7 @@ def test_problems_that_are_left_out_are_served_by_what_the_others_chose(table: T
     expected = np.array([CAP, *logs[0, 1:]])
     assert found["curve"][0]["regret"] == pytest.approx(np.expm1(expected.mean()))
     assert (found["products"], found["timed"]) == (3, 0.75)
-    with pytest.raises(TableError, match="3 products have no 4 parts"):
+    with pytest.raises(TableError, match="3 products can't be put into 4 parts"):
         left_out(regrets, 1, 4)
 
     grouped = ("8x1x16x8", "8x2x16x8:bf16:zipf-1", "8x1x24x8", "8x1x24x8:bf16:worst")

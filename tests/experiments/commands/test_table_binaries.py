@@ -92,4 +92,4 @@ def test_the_command_writes_a_table_with_the_counts_and_says_how_many_rows_have_
     run("tables", "add-binaries", str(table.path), str(tmp_path / "out.parquet"), "--store", str(tmp_path))
     written = Table.read(tmp_path / "out.parquet")
     counted = sum(written.configuration(row) == chosen for row in range(len(written)))
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows have the number")
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows with the number")

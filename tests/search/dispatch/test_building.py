@@ -358,7 +358,7 @@ def test_candidates_of_which_none_works_are_told_and_no_library_serves_in_their_
 ) -> None:
     kernels, options = invented_gpu.kernels.take([0, 1]), replace(OPTIONS, most_rows=64)
     failed = {m: timed(m, "no linker", "no linker") for m in (1, 64)}
-    with pytest.raises(SpaceError, match="none of the 2 kernels to choose among works: no linker"):
+    with pytest.raises(SpaceError, match="none of 2 kernels to choose among works: no linker"):
         measure_dispatcher(Recorded(kernels, failed), options, "a test", {})
 
 
