@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -184,8 +184,17 @@ def _unread(control: socket.socket) -> bytes:
         return b""
 
 
-def fork_group() -> int:
-    """Fork a child that leads a process group of its own and ends with this process; its number, in it 0."""
+def fork_group(do: Callable[[], None]) -> int:
+    """Fork a child that leads a process group of its own, does something, and ends, at the latest with this process.
+
+    Its exit code is 0 if `do` returns, else 1. Where `do` raises `SystemExit` it ends as a program of Python does, with
+    the code of that, and all that is to be done at the end of a process.
+
+    Returns
+    -------
+    int
+        Its number. Nothing is returned in the child.
+    """
     parent = os.getpid()
     with warnings.catch_warnings():
         # Python warns where it sees several threads. Those are NumPy's, which survive a fork: they are started anew.
@@ -193,41 +202,44 @@ def fork_group() -> int:
         pid = os.fork()
     with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
         os.setpgid(pid, pid)
-    if pid == 0:
+    if pid:
+        return pid
+    code = 1
+    try:
         die_with(parent)
-    return pid
+        do()
+        code = 0
+    except SystemExit:
+        raise
+    except BaseException:
+        with suppress(OSError, ValueError):
+            traceback.print_exc()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whatever they lead to: the child must not go on as its parent
+        os._exit(code)
 
 
 def _started(
     control: socket.socket, listener: socket.socket, others: list[socket.socket], telling: int, do: Do
 ) -> tuple[int, int]:
     """Fork a session: the file descriptor of its process, and its number."""
-    pid = _fork(control, listener, others, telling, do)
+
+    def session() -> None:
+        for inherited in (listener, *others):
+            inherited.close()
+        if peer_of(control)[1] != os.geteuid():
+            raise PermissionError("another user asks")
+        _begin(control, telling, do)
+
+    pid = fork_group(session)
     try:
         return os.pidfd_open(pid), pid
     except OSError:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-
-
-def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], telling: int, do: Do) -> int:
-    if pid := fork_group():
-        return pid
-    code = 1
-    try:
-        for inherited in (listener, *others):
-            inherited.close()
-        if peer_of(control)[1] == os.geteuid():
-            _begin(control, telling, do)
-            code = 0
-    except SystemExit:  # it ends as a program of Python does, with all that is to be done then
-        raise
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _begin(control: socket.socket, telling: int, do: Do) -> None:

@@ -6,7 +6,6 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -166,25 +165,20 @@ def _told_to_end() -> Connection:
 
 def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Connection) -> _Child:
     reading, writing = os.pipe()
+
+    def run() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.close(reading)
+        asked.close()
+        _answer(writing, message, work)
+
     try:
-        pid = fork_group()
+        pid = fork_group(run)
     except OSError:
         os.close(reading)
         os.close(writing)
         raise
-    if pid == 0:
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.close(reading)
-            asked.close()
-            _answer(writing, message, work)
-            code = 0
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
     os.close(writing)
     started = time.monotonic()
     return _Child(message["number"], pid, Connection(reading, writable=False), started, started + message["timeout"])
@@ -193,7 +187,7 @@ def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Conne
 def _answer(writing: int, message: Mapping[str, Any], work: Callable[[Task], None]) -> None:
     try:
         work(message["task"])
-    except Exception as error:  # whatever it is: the process that asked hears of it
+    except (Exception, SystemExit) as error:  # whatever it is: the process that asked hears of it
         kind = next((name for name, each in ERRORS.items() if isinstance(error, each)), "")
         text = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
         os.write(writing, json.dumps([kind, text]).encode()[: MESSAGE_BYTES // 2])
