@@ -126,7 +126,7 @@ class Form(ABC):
     parameters
         Their names.
     objective
-        The figure that is read.
+        The figure that is read; `settle` may change it.
     """
 
     def __init__(self, text: ResultText, told: Told) -> None:
@@ -148,6 +148,10 @@ class Form(ABC):
                 raise TableError(f"entry {number} is no object")
             yield self._entry(number, key, record)
         self._text.finish()
+
+    def settle(self) -> bool:
+        """Take what the text says behind its entries, once they were read; whether they must be read again for it."""
+        return False
 
     @property
     def figures(self) -> list[str]:
@@ -240,17 +244,18 @@ class Cache(ResultList):
     def _header(self) -> Mapping[str, Any]:
         return self._text.header
 
-    def _header_with(self, *names: str) -> Mapping[str, Any]:
-        """The header; with what is behind the entries, too, where none of these members is before them."""
-        return self._header if set(names) & set(self._header) else self._text.whole_header()
+    def settle(self) -> bool:
+        before, self.objective = self.objective, self._told.objective or self._objective()
+        return self.objective != before
 
     def _parameters(self) -> list[str]:
-        known = self._header_with("tune_params_keys", "tune_params")
+        known = self._header if "tune_params" in self._header else self._text.whole_header()
         listed = known.get("tune_params_keys", known.get("tune_params"))
         return super()._parameters() if listed is None else [str(name) for name in listed]
 
     def _objective(self) -> str:
-        named = self._header_with("objective").get("objective", TIME)
+        """That of the header as far as it was read; behind the entries it is looked for once they were read, too."""
+        named = self._header.get("objective", TIME)
         named = named[0] if isinstance(named, list) and len(named) == 1 else named
         if not isinstance(named, str):
             raise UntoldError(f"it has several objectives, {named}", "objective")

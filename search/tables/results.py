@@ -222,6 +222,8 @@ def _merged(found: _Columns) -> _Columns:
 
 def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     read = _read(form)
+    if form.settle():
+        read = _read(form)
     found = _merged(read)
     about = {name: value for name, value in form.about.items() if value}
     relative = form.objective != TIME

@@ -12,6 +12,7 @@ import pytest
 
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.result_forms import Told
+from tilescout.search.tables.result_text import _Reader
 from tilescout.search.tables.results import MERGED_TEXT, merged_text, read_results
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import TableError
@@ -193,6 +194,27 @@ def test_other_objectives_are_relative_and_say_so(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="whether more wishes is better or worse"):
         imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes"))
     imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
+
+
+def test_a_cache_without_an_objective_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, value = list[object](), _Reader.value
+
+    def noted(reader: _Reader) -> object:
+        decoded.append(value(reader))
+        return decoded[-1]
+
+    monkeypatch.setattr(_Reader, "value", noted)
+    old = {key: value for key, value in CACHE.items() if key != "objective"}
+    assert imported(tmp_path, old, Told()).times_us.tolist() == imported(tmp_path, CACHE, Told()).times_us.tolist()
+    one, other = (decoded.count(entry) for entry in list(CACHE["cache"].values())[1:3])
+    assert one == other == 2, "each of the two caches once"
+
+
+def test_parameters_behind_the_entries_make_numbers_of_their_keys(tmp_path: Path) -> None:
+    entries = {key: {"time": 2.0 + at, "timestamp": STAMP} for at, key in enumerate(("16,0", "16,1", "32,0"))}
+    behind = {key: CACHE[key] for key in CACHE if key not in ("cache", "tune_params")}
+    table = imported(tmp_path, behind | {"cache": entries, "tune_params": CACHE["tune_params"]}, Told())
+    assert table.card.knobs == {"block": (16, 32), "unroll": (0, 1)}
 
 
 @pytest.mark.parametrize("upwards", [True, False])
