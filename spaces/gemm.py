@@ -100,6 +100,7 @@ class GemmProblem(Problem):
     def __post_init__(self) -> None:
         if not self.out:
             object.__setattr__(self, "out", _default_out(self.dtype))
+        super().__post_init__()
         for name in ("m", "n", "k", "batch"):
             size = getattr(self, name)
             if not 1 <= size <= _LARGEST:

@@ -83,6 +83,7 @@ class GroupedProblem(UniformProblem):
     last_draw: int = DRAWS - 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, size in self.sizes.items():
             most = MOST_EXPERTS if name == "experts" else _LARGEST
             if not 1 <= size <= most:

@@ -2,8 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, fields, replace
+from operator import index
+from reprlib import repr as short
+from typing import TYPE_CHECKING, Any, Self
+
+from tilescout.spaces.errors import ProblemError
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,17 @@ class Problem(ABC):
 
     A kernel is built for a signature and holds for all sizes. Problems are frozen dataclasses: they are hashable, and
     print as one line that `parse` reads back. Each of the `sizes` is a field of that name.
+
+    Raises
+    ------
+    ProblemError
+        If a field that is annotated as an ``int`` is no whole number. One of NumPy becomes Python's, which has no end.
     """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.type in (int, "int") and type(value := getattr(self, field.name)) is not int:
+                object.__setattr__(self, field.name, _whole(field.name, value))
 
     @classmethod
     @abstractmethod
@@ -195,6 +209,15 @@ class Problem(ABC):
     @abstractmethod
     def tolerance(self) -> float:
         """The largest relative error, in the Frobenius norm, that rounding explains; an element may be off twice it."""
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:  # of a float, too: 512.0 would be printed as what no problem is
+        pass
+    raise ProblemError(f"the {name} of a problem can't be {short(value)}: allowed are whole numbers")
 
 
 class UniformProblem(Problem):

@@ -52,6 +52,7 @@ class RowwiseProblem(UniformProblem):
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, size in self.sizes.items():
             if not 1 <= size <= _LARGEST:
                 raise ProblemError(f"problem {self}: {name} is {size}, allowed are 1 to {_LARGEST}")

@@ -1,6 +1,7 @@
 """Problems: what is read, what is refused, what is counted."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from tilescout.costmodel.features import space_features
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ProblemError, SpaceError
+from tilescout.spaces.gated import GatedProblem
+from tilescout.spaces.gathered import GatheredProblem
 from tilescout.spaces.gemm import ACTIVATIONS, LAYOUTS, OUTPUTS, GemmProblem
-from tilescout.spaces.problems import DTYPES
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.templates import find_template, template_names
 from tilescout.spaces.workloads import load_workload
@@ -97,6 +101,34 @@ def test_whatever_is_typed_is_read_or_refused(text: str) -> None:
 def test_a_size_out_of_range_is_refused_by_name(name: str, size: int) -> None:
     with pytest.raises(ProblemError, match=rf"{name} is {size}, allowed are 1 to {LARGEST}"):
         GemmProblem(**{"m": 8, "n": 8, "k": 8, "batch": 1, name: size})  # type: ignore[arg-type]
+
+
+def test_a_size_may_be_a_whole_number_of_numpy_and_nothing_else() -> None:
+    problem = GemmProblem(np.int32(2**30), np.int64(16), np.uint8(16))  # type: ignore[arg-type]
+    assert problem == GemmProblem(2**30, 16, 16)
+    assert {type(size) for size in problem.sizes.values()} == {int}
+    assert problem.flops == 2**39, "in 32 bits it is 0"
+    assert type(GatheredProblem(8, 512, 64, 64, chosen=np.int64(2)).chosen) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [512.0, np.float64(512), "512", None, True, np.True_, [512]])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda size: GemmProblem(16, 16, size), "k"),
+        (lambda size: GemmProblem(16, 16, 16, batch=size), "batch"),
+        (lambda size: RowwiseProblem(16, size), "columns"),
+        (lambda size: GroupedProblem(8, size, 64, 64), "tokens"),
+        (lambda size: GroupedProblem(8, 512, 64, 64, last_draw=size), "last_draw"),
+        (lambda size: GatedProblem(size, 512, 64, 64), "experts"),
+        (lambda size: GatheredProblem(8, 512, 64, 64, chosen=size), "chosen"),
+    ],
+)
+def test_a_size_that_is_no_whole_number_is_refused_by_name(
+    make: Callable[[object], Problem], name: str, size: object
+) -> None:
+    with pytest.raises(ProblemError, match=f"the {name} of a problem can't be .*: allowed are whole numbers"):
+        make(size)
 
 
 @pytest.mark.parametrize("sizes", ["2147483640x2147483640x8x4096", "8x8x2147483640x2147483640", "1x67108864x67108864"])
