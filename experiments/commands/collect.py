@@ -19,12 +19,8 @@ from rich.text import Text
 
 from tilescout.experiments.commands.completion import SUBSPACE, TABLE, complete_suites
 from tilescout.experiments.commands.options import (
-    check_apart,
-    check_mlflow,
-    check_result,
     cluster_option,
     collected,
-    console_beside,
     examples,
     gpus_option,
     json_option,
@@ -37,8 +33,8 @@ from tilescout.experiments.commands.options import (
     standby_option,
     store_option,
     suite_problems,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_apart, check_mlflow, check_result, console_beside, write_result
 from tilescout.experiments.commands.tables import record_of
 from tilescout.experiments.progress import LineProgress, waiting
 from tilescout.search.build.compilers import CompileOptions

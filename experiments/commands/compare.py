@@ -10,10 +10,7 @@ from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     Finite,
     Folder,
-    check_mlflow,
-    check_result,
     collected,
-    console_beside,
     examples,
     json_option,
     mlflow_option,
@@ -21,8 +18,8 @@ from tilescout.experiments.commands.options import (
     shown_at,
     store_option,
     typed_samplers,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_mlflow, check_result, console_beside, write_result
 from tilescout.experiments.compare.api import DEFAULT_SEEDS, DEFAULT_TIMEOUT, DEFAULT_TRIALS
 from tilescout.experiments.compare.api import compare as run_comparison
 from tilescout.experiments.compare.held_out import held_out_folder

@@ -10,9 +10,7 @@ from statistics import median
 import click
 
 from tilescout.experiments.commands.options import (
-    check_result,
     chosen,
-    console_beside,
     device_option,
     examples,
     json_option,
@@ -22,8 +20,8 @@ from tilescout.experiments.commands.options import (
     space_argument,
     standby_option,
     store_option,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.experiments.progress import counted
 from tilescout.search.build.artifacts import (
     Artifact,

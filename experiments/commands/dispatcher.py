@@ -13,19 +13,21 @@ from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.dispatcher_plot import draw, has_regret
 from tilescout.experiments.commands.options import (
-    STDOUT,
     Finite,
-    check_mlflow,
-    check_output,
-    check_plot,
-    check_result,
     collected,
-    console_beside,
     examples,
     json_option,
     mlflow_option,
     space_argument,
     store_option,
+)
+from tilescout.experiments.commands.outputs import (
+    STDOUT,
+    check_mlflow,
+    check_output,
+    check_plot,
+    check_result,
+    console_beside,
     write_result,
 )
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher

@@ -13,15 +13,8 @@ from rich.markup import escape
 
 from tilescout.experiments.commands.cli import as_options
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
-    examples,
-    json_option,
-    storage_option,
-    store_option,
-    write_result,
-)
+from tilescout.experiments.commands.options import examples, json_option, storage_option, store_option
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.loading import runtime_libraries

@@ -28,20 +28,16 @@ from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     Folder,
-    check_mlflow,
-    check_result,
     collected,
-    console_beside,
     examples,
     json_option,
-    make_folder,
     named_store,
     processes_option,
     seed_option,
     space_argument,
     store_option,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_mlflow, check_result, console_beside, make_folder, write_result
 from tilescout.experiments.compare.held_out import HeldOutModels, held_out_folder
 from tilescout.experiments.progress import waiting
 from tilescout.search.build.cores import available_cores

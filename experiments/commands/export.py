@@ -8,15 +8,13 @@ import click
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables
 from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
     examples,
     json_option,
     own_spaces_option,
     storage_option,
     store_option,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.bundling import dispatched
 from tilescout.search.dispatch.dispatcher import read_dispatcher

@@ -5,9 +5,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.options import (
-    check_result,
     chosen,
-    console_beside,
     examples,
     json_option,
     objective_option,
@@ -17,8 +15,8 @@ from tilescout.experiments.commands.options import (
     space_argument,
     standby_option,
     store_option,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.experiments.commands.printing import print_measurements
 from tilescout.experiments.progress import counted
 from tilescout.search.build.compilers import CompileOptions

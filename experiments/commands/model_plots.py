@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction, Sample
-from tilescout.experiments.commands.options import make_folder
+from tilescout.experiments.commands.outputs import make_folder
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, is_matplotlib, write_whole
 

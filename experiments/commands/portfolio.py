@@ -14,17 +14,14 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.portfolio import CAP, Portfolio, choose_portfolio
 from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
-    check_plot,
-    check_result,
     collected,
-    console_beside,
     device_option,
     examples,
     json_option,
     space_argument,
     suite_problems,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_plot, check_result, console_beside, write_result
 from tilescout.experiments.commands.predict import LEARNED, find_model, model_option
 from tilescout.search.export.grouped.dispatch import grouped_family
 from tilescout.search.tables.shipped import shipped_tables

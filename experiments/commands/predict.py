@@ -10,16 +10,8 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
-    device_option,
-    examples,
-    json_option,
-    problem_option,
-    space_argument,
-    write_result,
-)
+from tilescout.experiments.commands.options import device_option, examples, json_option, problem_option, space_argument
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import load_template

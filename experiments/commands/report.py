@@ -6,14 +6,13 @@ import click
 
 from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.options import (
-    STDOUT,
-    check_output,
     examples,
     own_spaces_option,
     storage_option,
     store_option,
     told_of_own_spaces,
 )
+from tilescout.experiments.commands.outputs import STDOUT, check_output
 from tilescout.search.studies.folders import studies
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import load_templates

@@ -6,14 +6,8 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.completion import complete_samplers
-from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
-    examples,
-    json_option,
-    typed_samplers,
-    write_result,
-)
+from tilescout.experiments.commands.options import examples, json_option, typed_samplers
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.search.samplers import SAMPLERS, SpaceSampler, find_sampler
 from tilescout.spaces.terminal import Grid
 

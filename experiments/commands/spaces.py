@@ -6,15 +6,8 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.completion import complete_spaces
-from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
-    device_option,
-    examples,
-    find_modules_here,
-    json_option,
-    write_result,
-)
+from tilescout.experiments.commands.options import device_option, examples, find_modules_here, json_option
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError

@@ -11,16 +11,13 @@ import click
 from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
-    check_mlflow,
-    check_result,
-    console_beside,
     examples,
     json_option,
     own_spaces_option,
     storage_option,
     store_option,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import check_mlflow, check_result, console_beside, write_result
 from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.studies_diff import differences, incomparable
 from tilescout.search.studies.folders import studies as place_of

@@ -7,14 +7,8 @@ import click
 from tilescout.experiments.commands.completion import complete_suites
 from tilescout.experiments.commands.from_model import Experts, load_factory, record
 from tilescout.experiments.commands.listing import LIST, ListingGroup
-from tilescout.experiments.commands.options import (
-    check_output,
-    check_result,
-    console_beside,
-    examples,
-    json_option,
-    write_result,
-)
+from tilescout.experiments.commands.options import examples, json_option
+from tilescout.experiments.commands.outputs import check_output, check_result, console_beside, write_result
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.grouped import DRAWS

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import check_apart, check_writable, examples, store_option
+from tilescout.experiments.commands.options import examples, store_option
+from tilescout.experiments.commands.outputs import check_apart, check_writable
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.studies.folders import artifacts

@@ -6,14 +6,8 @@ import click
 
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.listing import LIST, ListingGroup
-from tilescout.experiments.commands.options import (
-    check_result,
-    console_beside,
-    examples,
-    json_option,
-    own_spaces_option,
-    write_result,
-)
+from tilescout.experiments.commands.options import examples, json_option, own_spaces_option
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_results
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables

@@ -20,17 +20,15 @@ from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     Folder,
-    check_mlflow,
     collected,
-    console_beside,
     examples,
-    make_folder,
     mlflow_option,
     seed_option,
     shown_at,
     space_argument,
     store_option,
 )
+from tilescout.experiments.commands.outputs import check_mlflow, console_beside, make_folder
 from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.tables.shipped import check_held, named_tables

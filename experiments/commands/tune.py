@@ -26,8 +26,8 @@ from tilescout.experiments.commands.options import (
     storage_option,
     store_option,
     typed_samplers,
-    write_result,
 )
+from tilescout.experiments.commands.outputs import write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.compare.rankings import RANKINGS, ranked
 from tilescout.search import tuning

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import check_result, console_beside, shown_at, write_result
+from tilescout.experiments.commands.options import shown_at
+from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import Progress, TaskID
 
-from tilescout.experiments.commands.options import suite_problems, write_result
+from tilescout.experiments.commands.options import suite_problems
+from tilescout.experiments.commands.outputs import write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import check_settings, chosen_sampler, warn_of_replay

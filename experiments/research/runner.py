@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import check_output
+from tilescout.experiments.commands.outputs import check_output
 from tilescout.experiments.research.records import Record
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.tables.table import Table

@@ -32,7 +32,8 @@ from rich.table import Table as Grid
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.boosting import BoostingOptions, grow
 from tilescout.costmodel.portfolio import choose_portfolio
-from tilescout.experiments.commands.options import Finite, check_writable, seed_option
+from tilescout.experiments.commands.options import Finite, seed_option
+from tilescout.experiments.commands.outputs import check_writable
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.default_kernels import DEVICE

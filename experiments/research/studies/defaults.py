@@ -22,7 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import check_writable, seed_option
+from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.outputs import check_writable
 from tilescout.experiments.research.defaults_fit import FitOptions, Recorded, chosen, fit, read
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.shipped import shipped_tables

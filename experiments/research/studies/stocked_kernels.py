@@ -24,7 +24,8 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.portfolio import choose_portfolio
-from tilescout.experiments.commands.options import check_writable, seed_option
+from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.outputs import check_writable
 from tilescout.experiments.commands.portfolio import Codes, Regrets, left_out, recorded
 from tilescout.experiments.research.defaults_fit import drawn_problems
 from tilescout.experiments.research.runner import TABLES, Run, study

@@ -15,7 +15,7 @@ import pytest
 
 from tilescout.experiments.commands import ui
 from tilescout.experiments.commands.cli import run_command
-from tilescout.experiments.commands.options import console_beside
+from tilescout.experiments.commands.outputs import console_beside
 from tilescout.search import Budget, tune
 
 STUDIES = Path(__file__).resolve().parents[2] / "search" / "studies" / "recorded"

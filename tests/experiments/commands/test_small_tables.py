@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tilescout.experiments.commands.evaluate_model import evaluate_model
-from tilescout.experiments.commands.options import STDOUT, write_result
+from tilescout.experiments.commands.outputs import STDOUT, write_result
 from tilescout.experiments.commands.portfolio import recorded
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.shipped import named_tables
