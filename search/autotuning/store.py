@@ -21,8 +21,8 @@ from tempfile import mkdtemp
 from typing import BinaryIO
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bundle
-from tilescout.search.export.decisions import Decision, Outcome
+from tilescout.search.export.bundle import Bundle, read_bundle, write_bundle
+from tilescout.search.export.decisions import Outcome
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.outputs import sweep
@@ -141,7 +141,7 @@ class EvidenceStore:
             If it can't be written.
         """
         # It reads studies too, for which Optuna is imported: who only looks up would wait for that.
-        from tilescout.search.export.from_studies import installed_versions, kernel_of
+        from tilescout.search.export.from_studies import decisions_of, installed_versions
 
         known = self.bundle(self.state().bundle)
         decisions = list(known.decisions) if known is not None else []
@@ -149,12 +149,7 @@ class EvidenceStore:
             {digest: (kernel, known.path / kernel.file) for digest, kernel in known.kernels.items()} if known else {}
         )
         named = {self.template.name: self.template}
-        for outcome in outcomes:
-            digest = ""
-            if outcome.configuration is not None:
-                digest, kernel, shared_object = kernel_of(outcome, arch, artifacts, named)
-                hold(kernels, digest, kernel, shared_object)
-            decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
+        decisions += decisions_of(outcomes, kernels, arch, artifacts, named)
         scratch = self._scratch()
         try:
             made = write_bundle(scratch / "bundle", arch, device, installed_versions(), decisions, kernels, named=named)

@@ -261,17 +261,11 @@ def make_bundle(
     arch = find_device(device).arch
     _check_apart("dispatchers", [family(each.dispatch.problem) for each in dispatched])
     _check_apart("tables", [grouped_family(each.dispatch.problem) for each in grouped])
-    decisions = []
     kernels: dict[str, tuple[Kernel, Path]] = {}
     for each in ranged:
         for digest, (kernel, path) in each.kernels.items():
             hold(kernels, digest, kernel, path)
-    for outcome in outcomes:
-        digest = ""
-        if outcome.configuration is not None:
-            digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
-            hold(kernels, digest, kernel, shared_object)
-        decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
+    decisions = decisions_of(outcomes, kernels, arch, store, named)
     return write_bundle(
         out,
         arch,
@@ -290,6 +284,30 @@ def _check_apart(sources: str, products: Sequence[str]) -> None:
     for product, count in Counter(products).most_common(1):
         if count > 1:
             raise ExportError(f"two {sources} are of {product}: name one of them")
+
+
+def decisions_of(
+    outcomes: Sequence[Outcome],
+    kernels: dict[str, tuple[Kernel, Path]],
+    arch: str,
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+) -> list[Decision]:
+    """The decisions of outcomes, whose kernels are put among those of a bundle by `hold`.
+
+    Raises
+    ------
+    ExportError
+        As `kernel_of` does.
+    """
+    decisions = []
+    for outcome in outcomes:
+        digest = ""
+        if outcome.configuration is not None:
+            digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
+            hold(kernels, digest, kernel, shared_object)
+        decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
+    return decisions
 
 
 def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:
