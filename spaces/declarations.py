@@ -1,6 +1,6 @@
 """Checks of what a template of a user's own declares, before anything is made of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tilescout.spaces.constraints import Constraint
@@ -28,9 +28,11 @@ def check_declarations(template: Any, where: str) -> None:
     for kind in ("name", "workload"):
         _check(where, kind, getattr(template, kind, None), _is_text, "a text that is not empty")
     _check(where, "archs", getattr(template, "archs", None), _are_texts, 'a tuple of texts, as ("sm_90a",)')
-    _check(where, "knobs", getattr(template, "knobs", None), lambda knobs: _are(Knob, knobs), "a tuple of Knobs")
-    rules = getattr(template, "constraints", None)
+    knobs, rules = getattr(template, "knobs", None), getattr(template, "constraints", None)
+    _check(where, "knobs", knobs, lambda knobs: bool(knobs) and _are(Knob, knobs), "a tuple of Knobs")
     _check(where, "constraints", rules, lambda rules: _are(Constraint, rules), "a tuple of Constraints")
+    for rule in template.constraints:
+        _check_rule(where, rule)
     names = [knob.name for knob in template.knobs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpaceError(f"{where}: two knobs are named {twice[0]!r}: give each a name of its own")
@@ -62,9 +64,22 @@ def checked_default(found: object, name: str) -> Configuration:
     return found
 
 
+def _check_rule(where: str, rule: Constraint[Any]) -> None:
+    if not _are_texts((rule.name, rule.reason)):
+        raise SpaceError(
+            f"{where}: a constraint has the name {rule.name!r} and the reason {rule.reason!r}, expected texts"
+        )
+    # A text is made of texts too: ("warps") would be five knobs of a letter each.
+    looks_at: object = rule.knobs
+    if not isinstance(looks_at, Collection) or isinstance(looks_at, str) or not all(map(_is_text, looks_at)):
+        raise SpaceError(f'{where}: the knobs of constraint {rule.name} are {looks_at!r}, expected names, as ("tile",)')
+
+
 def _check_values(where: str, knob: Knob) -> None:
     values: Any = knob.values
     what = f"{where}: knob {knob.name}"
+    if not isinstance(knob.doc, str):
+        raise SpaceError(f"{what} has the doc {knob.doc!r}, expected a text")
     listed = isinstance(values, tuple | list) and bool(values)
     if listed and (wrong := [value for value in values if not _is_value(value)]):
         raise SpaceError(f"{what} has the value {wrong[0]!r}, allowed are integers and texts")

@@ -91,9 +91,22 @@ class Knob:
 
 @dataclass(frozen=True, eq=False)  # mappings are equal whatever their order
 class Configuration(Mapping[str, Value]):
-    """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``."""
+    """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``.
+
+    `Configuration.of` makes one of a mapping.
+
+    Raises
+    ------
+    SpaceError
+        If `pairs` is no tuple, but a mapping, say.
+    """
 
     pairs: tuple[tuple[str, Value], ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pairs, tuple):
+            kind = type(self.pairs).__name__
+            raise SpaceError(f"a Configuration takes a tuple of pairs, not a {kind}: make it by `Configuration.of`")
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> "Configuration":
