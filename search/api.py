@@ -22,7 +22,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate, of_any_problem
+from tilescout.spaces.templates import KernelTemplate, given_template
 from tilescout.spaces.trust import named_store
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ DEFAULT_TRIALS = 64
 
 
 def tune(
-    space: str | KernelTemplate[P],
+    space: str | type[KernelTemplate[P]] | KernelTemplate[P],
     problem: str | P,
     *,
     sampler: "AnySampler | None" = None,
@@ -102,7 +102,7 @@ def tune(
     Parameters
     ----------
     space
-        Name of a search space, or the template of a kernel of your own.
+        Name of a search space, or the template of a kernel of your own, as its class or an object.
     problem
         What to compute, for example ``"4096x4096x4096:bf16"``.
     sampler, seed
@@ -185,7 +185,7 @@ def tune(
     check_settings(settings or {})
     live = patient_with(peers, live or LiveOptions())
     store, table = check_store(named_store(store)), Path(table) if table is not None else None
-    template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
+    template = named_template(space, table) if isinstance(space, str) else given_template(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
 

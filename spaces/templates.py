@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -295,12 +296,20 @@ class KernelTemplate(ABC, Generic[P]):
                 return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()
             return _hash_sources(self.package, self.sources)
         except (OSError, ImportError, TypeError, ValueError) as error:  # a class that was typed in has no file
-            raise SpaceError(f"{self.name}: can't read the source of its kernels: {described(error)}") from error
+            advice = "" if self.sources or _has_file(type(self)) else "; put its class into a file, and import it"
+            raise SpaceError(
+                f"{self.name}: can't read the source of its kernels: {described(error)}{advice}"
+            ) from error
 
 
 def of_any_problem(template: KernelTemplate[P]) -> KernelTemplate:
     """The same template, for code that works with problems of every class: it gives a template those that it parsed."""
     return cast(KernelTemplate, template)
+
+
+def _has_file(kind: type) -> bool:
+    """Whether a class stands in a file: not where it was typed into a notebook, or handed to an interpreter."""
+    return Path(str(getattr(sys.modules.get(kind.__module__), "__file__", ""))).is_file()
 
 
 @cache
@@ -436,14 +445,32 @@ def find_template(name: str, named: Named = NONE_NAMED) -> KernelTemplate:
     return template
 
 
+def given_template(given: "type[KernelTemplate[P]] | KernelTemplate[P]") -> KernelTemplate:
+    """The template that a program passes, as a class or an object, for code that works with problems of every class.
+
+    Raises
+    ------
+    SpaceError
+        If it is none, can't be made, or declares what can't be.
+    """
+    kind = given if isinstance(given, type) else type(given)
+    if isinstance(given, KernelTemplate) and kind.__module__.startswith("tilescout."):
+        return of_any_problem(given)  # one that is made of a recorded table has no workload
+    return _checked(given, f"{kind.__module__}:{kind.__qualname__}")
+
+
 def _load(target: str) -> KernelTemplate:
     """The template of a class or object given as ``module:attribute``."""
-    found = load(target, SpaceError)
+    return _checked(load(target, SpaceError), target)
+
+
+def _checked(found: object, where: str) -> KernelTemplate:
+    """The template that a class or an object is, which stands at `where`."""
     try:
         template = found() if isinstance(found, type) else found
     except (Exception, SystemExit) as error:  # whatever code of others raises when it is made
-        raise SpaceError(f"can't load {target!r}: {described(error)}") from error
+        raise SpaceError(f"can't load {where!r}: {described(error)}") from error
     if not isinstance(template, KernelTemplate):
-        raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")
-    check_declarations(template, target)
+        raise SpaceError(f"{where!r} is no KernelTemplate, but a {type(template).__name__}")
+    check_declarations(template, where)
     return template

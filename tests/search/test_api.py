@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import mlflow
 import numpy as np
@@ -13,9 +14,18 @@ import pytest
 
 from tilescout.search import Budget, StudyResult, TrialRecord, load_study, tune
 from tilescout.search.samplers.exhaustive import ExhaustiveSampler
-from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, SamplerError, StoreError, TableError
+from tilescout.spaces.errors import (
+    DeviceError,
+    ModelError,
+    ProblemError,
+    SamplerError,
+    SpaceError,
+    StoreError,
+    TableError,
+)
 from tilescout.spaces.gemm_sm90 import TEMPLATE
 from tilescout.spaces.rowwise import RowwiseProblem
+from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = "512x512x512:bf16"
 
@@ -197,3 +207,26 @@ def test_importing_the_room_loads_no_search(tmp_path: Path) -> None:
     code = "import sys, tilescout.search as s; assert 'optuna' not in sys.modules; s.tune; print(dir(s))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "'tune'" in done.stdout
+
+
+def test_a_class_is_a_template_and_what_is_none_is_told_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="no table of odd is shipped"):
+        tune(odd_template(), PROBLEM, device="replay", store=tmp_path)
+    with pytest.raises(SpaceError, match="two knobs are named '"):
+        tune(odd_template(knobs=TEMPLATE.knobs * 2)(), PROBLEM, device="replay", store=tmp_path)
+    with pytest.raises(SpaceError, match="'builtins:int' is no KernelTemplate, but a int"):
+        tune(3, PROBLEM, device="replay", store=tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def odd_template(**declared: object) -> type[KernelTemplate]:
+    """A template of the user's own, for the problems of another one."""
+    return type("Odd", (type(TEMPLATE),), {"name": "odd", **declared})
+
+
+def test_the_class_of_a_kernel_that_was_typed_in_belongs_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed_in = ModuleType("typed_in")
+    monkeypatch.setitem(sys.modules, "typed_in", typed_in)
+    template = odd_template(__module__="typed_in", sources=())()
+    with pytest.raises(SpaceError, match="; put its class into a file, and import it"):
+        _ = template.source_hash
