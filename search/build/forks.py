@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tilescout.search.build.standby import Standby, StandbyError, open_session
-from tilescout.search.build.warm import ERRORS, MESSAGE_BYTES, Target, Task, warm_process
+from tilescout.search.build.warm import ERRORS, FAILED, MESSAGE_BYTES, Target, Task, warm_process
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.processes import spawn_context
@@ -82,7 +82,8 @@ class ForkPool(Closing):
     Parameters
     ----------
     warm_up
-        Called once, in the warm process. It may start no thread: a fork has only the thread that forks.
+        Called once, in the warm process. It may start no thread: a fork has only the thread that forks. What it raises
+        fails all that waits.
     work
         Called with a task, in a child. An exception that `tilescout` raises, or a shortage of memory, is passed on.
         Both are named by their modules, as all that is spawned is.
@@ -216,8 +217,8 @@ class ForkPool(Closing):
         else:
             future.set_result(None)
 
-    def _ended(self, warm: "_Warm", exitcode: int | None) -> None:
-        """The warm process ended, though nobody ended it."""
+    def _ended(self, warm: "_Warm", exitcode: int | None, failure: str) -> None:
+        """The warm process ended, though nobody ended it; `failure` says why it could not warm up, where that is so."""
         lost = []
         with self._lock:
             if self._closed or self._warm is not warm:
@@ -226,6 +227,7 @@ class ForkPool(Closing):
             self._fruitless += 1
             message = f"the process that compilers are forked from ended with exit code {exitcode}"
             why = f"{message}, {_STARTS} times in a row" if self._fruitless == _STARTS else ""
+            why = f"compilers can't get ready: {failure}" if failure else why
             if self._waiting and not why:
                 _LOG.warning("%s: starting another", message)
                 try:
@@ -250,7 +252,7 @@ class _Warm:
         target: Target,
         standby: tuple[Standby, Mapping[str, Any]] | None,
         answered: Callable[[Mapping[str, Any]], None],
-        ended: Callable[["_Warm", int | None], None],
+        ended: Callable[["_Warm", int | None, str], None],
     ) -> None:
         self._ours, self._kill, self._wait = _session(standby) or _spawned(target)
         self._hearing = threading.Thread(target=self._hear, args=(answered, ended), name="warm-compiler", daemon=True)
@@ -266,17 +268,21 @@ class _Warm:
             self._hearing.join()  # it waits for the process
 
     def _hear(
-        self, answered: Callable[[Mapping[str, Any]], None], ended: Callable[["_Warm", int | None], None]
+        self, answered: Callable[[Mapping[str, Any]], None], ended: Callable[["_Warm", int | None, str], None]
     ) -> None:
+        failure = ""
         while True:
             try:
                 answer = json.loads(self._ours.recv_bytes(MESSAGE_BYTES))
             except (OSError, EOFError):
                 break
-            answered(answer)
+            if FAILED in answer:
+                failure = answer[FAILED]
+            else:
+                answered(answer)
         exitcode = self._wait()
         self._ours.close()
-        ended(self, exitcode)
+        ended(self, exitcode, failure)
 
 
 _Process = tuple[Connection, Callable[[], object], Callable[[], int | None]]

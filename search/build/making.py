@@ -101,7 +101,7 @@ def _built(template: KernelTemplate, key: ArtifactKey, path: Path) -> Built:
         raise
     except ImportError as error:
         raise ArtifactError(f"can't build {template.name}: {described(error)}") from error
-    except Exception as error:  # code of others
+    except (Exception, SystemExit) as error:  # code of others
         raise BuildError(described(error)) from error
     if not isinstance(built, Built):
         raise BuildError(f"`build` of {template.name} returned a {type(built).__name__}, expected a Built")

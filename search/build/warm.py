@@ -16,6 +16,7 @@ from typing import Any
 
 from tilescout.search.build.standing import fork_group
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
+from tilescout.spaces.faults import described
 
 Task = Mapping[str, Any]
 """The argument of the function: a JSON object."""
@@ -25,6 +26,9 @@ Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
 
 MESSAGE_BYTES = 1 << 16
 """Bytes of a message at most: a configuration takes some hundred."""
+
+FAILED = "failed"
+"""The member of the message that says why the process could not warm up. It is the last one."""
 
 ERRORS: dict[str, type[Exception]] = {
     each.__name__: each for each in (ArtifactError, BuildError, StoreError, MemoryError)
@@ -37,7 +41,13 @@ def warm_process(asked: Connection) -> None:
     target: Target = asked.recv()
     warm_up, work, processes, niceness = target
     os.nice(niceness)
-    warm_up()
+    try:
+        warm_up()
+    except (Exception, SystemExit) as error:  # code of others; another process would fail as well
+        if isinstance(error, MemoryError):
+            raise
+        asked.send_bytes(json.dumps({FAILED: described(error)}).encode())
+        return
     serve(asked, work, processes)
 
 

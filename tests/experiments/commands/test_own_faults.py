@@ -105,14 +105,28 @@ def test_debug_shows_the_traceback_of_it(
     assert "lambda columns, problem, device: 1 / 0" in said
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"), [('KeyError("vector")', "KeyError:'vector'"), ("SystemExit(3)", "SystemExit:3")]
+)
 def test_a_build_that_raises_fails_its_configuration_alone_and_all_of_them_fail_the_command(
-    run_command: Callable[..., object], write: Callable[..., None], tmp_path: Path
+    run_command: Callable[..., object], write: Callable[..., None], tmp_path: Path, raised: str, said: str
 ) -> None:
-    write()
+    write('KeyError("vector")', raised)
     done = run_command(tmp_path, "compile", "mine:Mine", "--problem", "64x64:bf16", "--sample", 2, "--processes", 1)
     assert done.returncode == 1  # type: ignore[attr-defined]
-    said = "".join(done.stdout.split())  # type: ignore[attr-defined]  # long lines are folded, paths too
-    assert f"failed:warps=2:KeyError:'vector'({tmp_path / 'mine.py'},line14,inbuild)" in said
-    assert "0compiledin" in said
-    assert ",2failed" in said
+    shown = "".join(done.stdout.split())  # type: ignore[attr-defined]  # long lines are folded, paths too
+    assert f"failed:warps=2:{said}({tmp_path / 'mine.py'},line14,inbuild)" in shown
+    assert "0compiledin" in shown
+    assert ",2failed" in shown
     assert "Traceback" not in done.stdout + done.stderr  # type: ignore[attr-defined]
+
+
+def test_a_warm_up_that_raises_ends_the_command_with_the_line_of_the_file(
+    run_command: Callable[..., object], write: Callable[..., None], tmp_path: Path
+) -> None:
+    write("    def build", "    def warm_up(self):\n        raise OSError('no licence')\n\n    def build")
+    done = run_command(tmp_path, "compile", "mine:Mine", "--problem", "64x64:bf16", "--sample", 2, "--processes", 1)
+    assert done.returncode == 2  # type: ignore[attr-defined]
+    said = done.stderr  # type: ignore[attr-defined]
+    assert f"compilers can't get ready: OSError: no licence ({tmp_path / 'mine.py'}, line 14, in warm_up)" in said
+    assert "Traceback" not in said
