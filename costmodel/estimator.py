@@ -213,14 +213,20 @@ class CostModel(ABC):
         """Coefficient of determination R² of the log times within their problems, over what is not censored.
 
         The mean error of each problem is left out of it: a model that ranks well scores well.
+
+        Raises
+        ------
+        ModelError
+            If it can't predict, or no problem has two different times to tell apart.
         """
-        errors, spreads = [], []
-        for sample in samples:
-            exact = sample.exact()
+        errors, spreads = [np.zeros(0)], [np.zeros(0)]
+        for exact in filter(len, (sample.exact() for sample in samples)):
             error = exact.log_time - self.predict(exact.features).mean
             errors.append(error - error.mean())
             spreads.append(exact.log_time - exact.log_time.mean())
         total = float(np.square(np.concatenate(spreads)).sum())
+        if not total > 0:
+            raise ModelError("no problem has two different times: there is nothing to tell apart, and no score")
         return 1 - float(np.square(np.concatenate(errors)).sum()) / total
 
 
@@ -246,7 +252,8 @@ def learnable(samples: Sequence[Sample]) -> list[Sample]:
     Raises
     ------
     ModelError
-        If none does, if all were given up, or if they have different features.
+        If none does, if all were given up, if they have different features, or if a time is no number or has no
+        features.
     """
     samples = [sample for sample in samples if len(sample)]
     if not samples:
@@ -255,4 +262,11 @@ def learnable(samples: Sequence[Sample]) -> list[Sample]:
         raise ModelError("every measurement was given up early: there is no time to learn from")
     for sample in samples:
         check_features(sample.features, samples[0].features.names)
+        if not len(sample.log_time) == len(sample.censored) == len(sample.features):
+            raise ModelError(
+                f"{sample.problem}: {len(sample.log_time)} times, {len(sample.censored)} marks of censored ones and "
+                f"the features of {len(sample.features)} configurations do not belong together"
+            )
+        if not (np.abs(sample.log_time) <= _LARGEST_LOG).all():
+            raise ModelError(f"{sample.problem}: a time is no number, or can't be: leave out what failed")
     return samples

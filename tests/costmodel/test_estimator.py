@@ -1,9 +1,13 @@
 """Predictions, whoever makes them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from tilescout.costmodel.analytic import AnalyticModel
 from tilescout.costmodel.estimator import Expected, Prediction
+from tilescout.costmodel.testing import example_samples
 from tilescout.spaces.errors import ModelError
 
 
@@ -22,3 +26,28 @@ def test_an_uncertainty_that_can_not_be_is_refused_before_a_study_notes_its_inte
     for faulty in ((np.array([0.1, error]), 0.1), (spread, error)):
         with pytest.raises(ModelError, match="times that can't be"):
             Prediction(mean, *faulty)
+
+
+@pytest.mark.parametrize("log_time", [np.nan, np.inf, -np.inf, 1e300])
+def test_a_time_that_can_not_be_is_refused_before_anything_is_learned_from_it(log_time: float) -> None:
+    first, *others = example_samples()
+    first.log_time[3] = log_time
+    with pytest.raises(ModelError, match="1024x1024x1024:bf16: a time is no number"):
+        AnalyticModel().fit([first, *others])
+
+
+def test_times_of_other_configurations_than_the_features_are_refused() -> None:
+    first, *others = example_samples()
+    with pytest.raises(ModelError, match="10 times, 80 marks of censored ones and the features of 80 configurations"):
+        AnalyticModel().fit([replace(first, log_time=first.log_time[:10]), *others])
+
+
+def test_a_score_needs_two_different_times_of_a_problem() -> None:
+    samples = example_samples()
+    model = AnalyticModel().fit(samples)
+    censored = replace(samples[0], censored=np.ones(80, np.bool_))
+    alike = replace(samples[1], log_time=np.zeros(80))
+    assert model.score([*samples, censored]) == model.score(samples) > 0
+    for given in ([], [censored], [alike], [samples[0].take(np.array([5]))]):
+        with pytest.raises(ModelError, match="no problem has two different times"):
+            model.score(given)
