@@ -10,7 +10,7 @@ from tilescout.search.engines.engine import Engine
 from tilescout.search.measure.measurement import Raced
 from tilescout.search.studies.journal import Journal, JournalForm, every
 from tilescout.search.tables.card import Baseline, TableCard
-from tilescout.search.tables.rows import Row
+from tilescout.search.tables.rows import Row, check_knobs
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.texts import number_of
@@ -54,8 +54,9 @@ def collect(
     DeviceError
         If no GPU is left.
     TableError
-        If the table can't be written.
+        If the table can't be written, or can't hold knobs of these names; the latter before anything is measured.
     """
+    check_knobs(knob.name for knob in engine.template.knobs)
     path = journal_path(out)
     if out.exists() and not path.exists():
         raise StoreError(f"{out} is there already, and no campaign that is to go on: write another file")

@@ -1,6 +1,6 @@
 """The rows of a table as columns: measurements to Arrow and back, and what must hold of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +51,27 @@ def schema(card: TableCard) -> "pa.Schema":
     outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
     outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
     outcome = {name: kind for name, kind in outcome.items() if card.format >= _SINCE.get(name, 0)}
-    clash = [name for name in knobs if name in outcome]
-    if clash:
-        raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(outcome)}")
+    _check_names(knobs, outcome)
     absent = {*_TIMING, *_RACED, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
     return pa.schema([pa.field(name, kind, name in absent) for name, kind in (knobs | outcome).items()])
+
+
+def check_knobs(knobs: Iterable[str]) -> None:
+    """Refuse knobs of which a table can't have columns: to be asked before anything is measured for one.
+
+    Raises
+    ------
+    TableError
+        If one is called like another column.
+    """
+    texts = ("problem", "status", "error")
+    _check_names(knobs, (*texts, *_TIMING, *_RACED, *_RESOURCES, "pilot_us", "relative_error", *_COSTS, *_CLOCKS))
+
+
+def _check_names(knobs: Iterable[str], others: Collection[str]) -> None:
+    clash = [name for name in knobs if name in others]
+    if clash:
+        raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(others)}")
 
 
 def encode(card: TableCard, rows: Iterable[Row]) -> "pa.Table":

@@ -29,9 +29,9 @@ from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal, never
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import DeviceError, StoreError
+from tilescout.spaces.errors import DeviceError, StoreError, TableError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.knobs import Configuration, Knob
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.templates import find_template
@@ -182,6 +182,17 @@ class Failing(ReplayEngine):
         later: Future[list[Measurement]] = Future()
         threading.Timer(0.001, lambda: later.set_result(answer)).start()
         return later
+
+
+@pytest.mark.parametrize("name", ["registers", "problem", "throttle", "raced_low"])
+def test_knobs_that_no_table_can_have_are_refused_before_anything_is_measured(
+    tmp_path: Path, table: Table, plan: Plan, name: str
+) -> None:
+    engine = ReplayEngine(table, TEMPLATE)
+    engine.template = type("Odd", (type(TEMPLATE),), {"knobs": (Knob(name, (1, 2), "as a column is called"),)})()
+    with pytest.raises(TableError, match=f"knob {name} has the name of another column"):
+        collect(engine, plan, tmp_path / "t.parquet", CampaignOptions())
+    assert not list(tmp_path.iterdir())
 
 
 def test_gpus_that_are_lost_lose_nothing_as_long_as_one_is_left(table: Table, plan: Plan, tmp_path: Path) -> None:
