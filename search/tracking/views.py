@@ -188,19 +188,26 @@ def differing(best: Configuration | None, default: Configuration) -> list[tuple[
 
 
 def trial_rows(result: StudyResult) -> list[dict[str, object]]:
-    """The trials as rows with the same columns: times in µs, costs in seconds, sizes in bytes; None for the unknown."""
+    """The trials as rows with the same columns: times in µs, costs in seconds, sizes in bytes; None for the unknown.
+
+    A knob that is called like another column has ``knob:`` before its name.
+    """
     default = result.default
     reference = default.measurement.timing if default is not None else None
     leading = ("time_us", result.info.problem.rate.unit.name, "speedup_over_library", "speedup_over_default")
     raced = fields.race_metrics(result)
     rows: list[dict[str, object]] = []
-    for trial in result.trials:
-        metrics = fields.trial_metrics(trial, result.info, reference) | raced.get(trial.number, {})
+    measured = [
+        fields.trial_metrics(each, result.info, reference) | raced.get(each.number, {}) for each in result.trials
+    ]
+    others = {"trial", "status", *leading, "space_index", "error"}.union(*measured)
+    for trial, metrics in zip(result.trials, measured, strict=True):
         del metrics["trial"]
         first = {"trial": trial.number, "status": str(trial.measurement.status)}
         first |= {name: metrics.pop(name, None) for name in leading}
-        knobs = dict(trial.configuration) | {"space_index": trial.index}
-        rows.append(first | knobs | {"error": trial.measurement.error} | metrics)
+        knobs = {f"knob:{name}" if name in others else name: value for name, value in trial.configuration.items()}
+        last = {"space_index": trial.index, "error": trial.measurement.error}
+        rows.append(first | knobs | last | metrics)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 

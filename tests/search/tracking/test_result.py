@@ -7,6 +7,7 @@ import pytest
 
 from tilescout.search import TuneResult, load_study, tune
 from tilescout.spaces.errors import NoResultError, StoreError
+from tilescout.spaces.knobs import Configuration
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,17 @@ def test_a_study_is_loaded_and_resumed_by_its_name(result: TuneResult, store: Pa
             mlflow=False,
             resume="nonsense",
         )
+
+
+@pytest.mark.parametrize("name", ["trial", "status", "registers", "time_us", "error"])
+def test_a_knob_that_is_called_like_another_column_hides_none_and_is_hidden_by_none(
+    result: TuneResult, name: str
+) -> None:
+    def renamed(configuration: Configuration) -> Configuration:
+        return Configuration.of({name if knob == "tile_m" else knob: value for knob, value in configuration.items()})
+
+    trials = [replace(trial, configuration=renamed(trial.configuration)) for trial in result.trials]
+    info = replace(result.info, default=renamed(result.info.default))
+    frame, before = TuneResult(info, trials, 0.0).trials_dataframe(), result.trials_dataframe()
+    assert frame[f"knob:{name}"].equals(before["tile_m"].rename(f"knob:{name}"))
+    assert frame.drop(columns=f"knob:{name}").equals(before.drop(columns="tile_m"))
