@@ -138,7 +138,9 @@ def _as_large_as_is_legal(space: SearchSpace, among: Indices, axis: int) -> Mask
     """Of some configurations, the mask of those with the largest value of a knob among all that differ in it alone."""
     codes = space.codes[among]
     values = np.array(space.knobs[axis].values)[codes[:, axis]]
-    others = np.ravel_multi_index(tuple(np.delete(codes, axis, axis=1).T), np.delete(space.shape, axis))
+    others = np.zeros(len(codes), dtype=np.int64)  # of a space of one knob there are no others
+    if len(space.shape) > 1:
+        others = np.ravel_multi_index(tuple(np.delete(codes, axis, axis=1).T), np.delete(space.shape, axis))
     _, group = np.unique(others, return_inverse=True)
     most = np.full(group.max() + 1, values.min())
     np.maximum.at(most, group, values)

@@ -11,6 +11,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.subspace import parse_restrictions, read_subspace
 from tilescout.spaces.templates import find_template
 
@@ -91,3 +92,9 @@ def test_a_file_that_is_not_there_is_named() -> None:
 def test_a_restriction_to_what_there_is_not_is_refused(text: str, reason: str) -> None:
     with pytest.raises(SpaceError, match=reason):
         parse_restrictions([text], [Knob("tile_m", (64, 128), "rows")])
+
+
+def test_the_largest_value_of_the_only_knob_is_one_configuration() -> None:
+    knob = Knob("warps", (1, 4, 2), "rows a block")
+    space = SearchSpace("one", (knob,), (), SPACE.problem, SPACE.device)
+    assert list(parse_restrictions(["warps=max"], [knob]).holds(space)) == [False, True, False]
