@@ -11,6 +11,8 @@ from tilescout.experiments.commands.outputs import check_result, console_beside,
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, Unmeasured, find_template, load_template, template_names
 from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import number_of
@@ -55,7 +57,7 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         legal, default = template.space(parsed, found), checked_default(template.default(parsed, found), template.name)
         _show(template, console)
         console.print(f"{number_of(len(legal), 'legal configuration')} for {parsed} on {device}", highlight=False)
-        console.say(f"default: {default}")
+        console.say(f"default: {default}{_fault_of(default, legal)}")
         answer = template.default_or_library(parsed, found)
         if answer is None:
             console.say("unmeasured, run the library: no kernel is expected to be faster by a margin")
@@ -69,6 +71,15 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
     else:
         _show(template, console)
     write_result(json_path, record)
+
+
+def _fault_of(default: Configuration, legal: SearchSpace) -> str:
+    """What is wrong with a default, which no search could begin with; empty if nothing is."""
+    try:
+        legal.index(default)
+    except SpaceError as error:
+        return f"; it is not legal: {error}"
+    return ""
 
 
 def _told(answer: Unmeasured) -> dict[str, object]:

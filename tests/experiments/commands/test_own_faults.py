@@ -95,6 +95,16 @@ def test_a_mistake_is_one_line_with_the_line_of_the_file(
     assert said.replace("{file}, ", f"{Path.cwd() / 'mine.py'}, line ") in line
 
 
+def test_a_default_that_is_not_legal_is_told_where_the_space_is_shown(
+    run: Run, write: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(NO_RULE, RULE.format('columns["warps"] > 1'))
+    run("spaces", "mine:Mine", "--problem", "64x64:bf16")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 configurations are legal" in said
+    assert "default: warps=1; it is not legal: mine: not a legal configuration (even: must be even): warps=1" in said
+
+
 def test_debug_shows_the_traceback_of_it(
     run: Run, write: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
