@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.measure.library_best import Peer
 from tilescout.search.measure.race import Estimate
-from tilescout.spaces.errors import TilescoutError, one_line
+from tilescout.spaces.errors import SpaceError, TilescoutError, one_line
 from tilescout.spaces.peers import find_peer
 from tilescout.spaces.problems import Problem
 
@@ -24,6 +24,8 @@ def patient_with(peers: Sequence[str], options: LiveOptions) -> LiveOptions:
     SpaceError
         If there is no such peer.
     """
+    if isinstance(peers, str):  # each of its letters would be one
+        raise SpaceError(f"`peers` is {peers!r}, expected a sequence of names, as ({peers!r},)")
     for name in peers:
         find_peer(name)
     return replace(options, timeout=max(options.timeout, PATIENCE)) if peers else options
