@@ -278,7 +278,7 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None, v
     Raises
     ------
     StoreError
-        If it was deleted.
+        If it was deleted, or what answers is no MLflow.
     """
     from mlflow.exceptions import MlflowException
 
@@ -291,6 +291,10 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None, v
             experiment = client.get_experiment_by_name(name)  # another process was faster
             if experiment is None:
                 raise
+    if not experiment.experiment_id:
+        raise StoreError(
+            f"can't use the MLflow store: what answers knows no number of its experiment {name}; is it MLflow?"
+        )
     if experiment.lifecycle_stage != "active":
         raise StoreError(
             f"the MLflow experiment {name} was deleted: restore it with "
@@ -332,11 +336,16 @@ def opened_experiment(
 @contextmanager
 def translated(uri: str, hint: str = "") -> Iterator[None]:
     """Turn any error of the store at `uri` into a `StoreError` whose message ends with `hint`."""
+    from google.protobuf.json_format import ParseError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
+    except ParseError as error:
+        raise StoreError(
+            f"can't use the MLflow store {uri}: no MLflow answers there ({one_line(error)}){hint}"
+        ) from error
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:  # a database's driver may be missing
         said = one_line(_STATEMENT.sub("", str(error)), ERROR_LENGTH) or one_line(error, ERROR_LENGTH)
         raise StoreError(f"can't use the MLflow store {uri}: {said}{hint}") from error

@@ -12,9 +12,10 @@ import urllib.request
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -177,6 +178,35 @@ def test_a_server_that_is_not_there_or_never_answers_fails_quickly(
             assert time.perf_counter() - start < 60  # MLflow's own retries would take four minutes
             assert reason in str(failure.value.__cause__)
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b'{"experiments": [{"name": 3}], "experiment": {"name": 3}}', "no MLflow answers there \\(Failed to parse"),
+        (b"{}", "what answers knows no number of its experiment tilescout/"),
+    ],
+)
+def test_a_server_of_something_else_is_told_to_be_none_of_mlflow(answer: bytes, said: str) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(StoreError, match=said):
+            MlflowTracker(uri, None, INFO)
+        server.shutdown()
 
 
 def answers(address: str) -> bool:
