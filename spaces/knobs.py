@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.texts import is_one_line, printable
 
 Value = int | str
 _FEW = 16  # consecutive numbers that are named one by one
@@ -35,7 +36,7 @@ class Knob:
     doc: str
 
     def __post_init__(self) -> None:
-        """Refuse a name or a text that is long, and more values than can be told apart.
+        """Refuse a name or a text that is long, a name that ends a line, and more values than can be told apart.
 
         Raises
         ------
@@ -46,6 +47,8 @@ class Knob:
         longest = max(texts, key=len)
         if len(longest) > LONGEST:
             raise SpaceError(f"a knob has a text of {len(longest)} characters, {longest[:20]!r}…: {LONGEST} at most")
+        if not is_one_line(self.name):
+            raise SpaceError(f"a knob is called {self.name!r}: a name is on one line")
         if len(self.values) > _MOST:
             raise SpaceError(f"knob {self.name} has {len(self.values):,} values: {_MOST:,} at most")
 
@@ -91,7 +94,7 @@ class Knob:
 
 @dataclass(frozen=True, eq=False)  # mappings are equal whatever their order
 class Configuration(Mapping[str, Value]):
-    """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``.
+    """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``, on one line.
 
     `Configuration.of` makes one of a mapping.
 
@@ -129,7 +132,8 @@ class Configuration(Mapping[str, Value]):
         return hash(frozenset(self.pairs))
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.pairs)
+        text = " ".join(f"{name}={value}" for name, value in self.pairs)
+        return text if text.isprintable() else printable(text).replace("\n", "\\n")
 
 
 def listed_configurations(found: Any) -> list[Configuration]:

@@ -33,6 +33,11 @@ def plain(text: object) -> str:
     return printable(" ".join(_COLOURS.sub("", str(text)).split()))
 
 
+def is_one_line(text: str) -> bool:
+    """Whether a text ends no line: of a name that did, the rest would look like another message."""
+    return text.splitlines() in ([], [text])
+
+
 def without_secrets(text: str) -> str:
     """Text whose addresses have no passwords: neither before the host, nor in values that are named like one."""
     return _replaced(text, lambda length: "***")

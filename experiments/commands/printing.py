@@ -9,7 +9,7 @@ from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, plain
 from tilescout.spaces.workloads import COPY
 
 
@@ -42,23 +42,23 @@ def print_result(result: StudyResult, console: Console) -> None:
         if trial is not None:
             console.say(f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
     if result.not_raced:
-        console.say(f"no race, and so the default is the answer: {result.not_raced}")
+        console.say(f"no race, and so the default is the answer: {plain(result.not_raced)}")
     if result.race is not None:
         console.say(f"race: {result.race.verdict(spoken(info.library))}")
     if result.library_best is not None and (over := result.over_library_best) is not None:
         how = "in the race" if result.library_best.over is not None else "not raced"
-        console.say(f"best: {_spoken(over)} of the speed of {result.library_best.name}, {how}")
+        console.say(f"best: {_spoken(over)} of the speed of {plain(result.library_best.name)}, {how}")
     elif result.no_library_best:
-        console.say(f"the library's best is not known: {result.no_library_best}")
+        console.say(f"the library's best is not known: {plain(result.no_library_best)}")
     for peer in result.peers:
         if peer.error:
-            console.say(f"{peer.name}: {peer.error}")
+            console.say(f"{plain(peer.name)}: {plain(peer.error)}")
         elif peer.over is not None:
             console.say(
-                f"best: {_spoken(peer.over.inverse())} of the speed of {peer.name}, {peer.seconds:.1f} s to tune"
+                f"best: {_spoken(peer.over.inverse())} of the speed of {plain(peer.name)}, {peer.seconds:.1f} s to tune"
             )
     if result.stopped:
-        console.say(f"stopped by itself: {result.stopped}")
+        console.say(f"stopped by itself: {plain(result.stopped)}")
     if (doubt := unexplained(result)) is not None:
         console.say(doubt)
     if (guide := info.guide) is not None:
@@ -123,4 +123,5 @@ def _rate(problem: Problem, time_us: float) -> str:
 
 
 def _described(configuration: Configuration, measurement: Measurement) -> str:
-    return f"{configuration} ({measurement.status}: {measurement.error})" if measurement.failed else str(configuration)
+    failure = f" ({measurement.status}: {plain(measurement.error)})" if measurement.failed else ""
+    return f"{configuration}{failure}"

@@ -18,6 +18,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
+from tilescout.spaces.texts import is_one_line
 
 
 def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
@@ -70,6 +71,10 @@ def _check(result: StudyResult) -> None:
         If there is one.
     """
     check_types(result, (Measurement,))
+    info, source = result.info, result.info.provenance
+    for name in (info.name, info.space, info.device, info.sampler, info.library, info.model, source.description):
+        if not is_one_line(name):
+            raise ValueError(f"a name has several lines: {name!r}")
     if result.info.library_us <= 0:
         raise ValueError(f"the library's time is {result.info.library_us} µs")
     roofline = result.roofline

@@ -17,6 +17,7 @@ from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
+from tilescout.spaces.texts import is_one_line
 
 FORMAT = 7
 _OLDEST = 2  # without pilot_seconds
@@ -105,6 +106,21 @@ class TableCard:
     format: int = FORMAT
     objective: Objective = UNNAMED
 
+    def __post_init__(self) -> None:
+        """Refuse names that end a line, behind which anything could be told in the place of a message of ours.
+
+        Raises
+        ------
+        TableError
+            If there is one.
+        """
+        named = [(name, getattr(self, name)) for name in _NAMES]
+        named += [("knobs", name) for name in self.knobs]
+        named += [("versions", text) for each in self.versions.items() for text in each]
+        for name, text in named:
+            if not is_one_line(text):
+                raise _malformed(name, f"expected a text of one line, found {short(text)}")
+
     @property
     def is_imported(self) -> bool:
         """Whether another tuner measured the rows, in none of our protocols."""
@@ -175,6 +191,7 @@ class TableCard:
 _STRINGS = (
     "space", "source_hash", "device", "product", "driver", "protocol", "protocol_text", "library", "sha256",
 )  # fmt: skip
+_NAMES = tuple(name for name in _STRINGS if name != "protocol_text")
 _COUNTS = ("rows", "size")
 _KINDS = {int: "an integer", str: "a string", dict: "an object"}
 

@@ -82,3 +82,10 @@ def test_a_text_so_long_that_arrays_of_it_would_fill_the_memory_is_refused(text:
         with pytest.raises(SpaceError, match=r"a text of [0-9]+ characters, 'n+'…: 200 at most"):
             Knob(name, allowed, "")
     assert Knob("knob", (text[:200],), "").values == (text[:200],)
+
+
+def test_no_text_of_a_configuration_begins_another_line_where_it_is_printed() -> None:
+    configuration = Configuration.of({"flags": "-O3\nbest: forged", "raster": "m\u2028\x1b[2J"})
+    assert str(configuration) == r"flags=-O3\nbest: forged raster=m\u2028\x1b[2J"
+    with pytest.raises(SpaceError, match=r"a knob is called 'a\\nb': a name is on one line"):
+        Knob("a\nb", (1,), "")

@@ -382,3 +382,16 @@ def test_recorded_searches_of_a_comparison_are_not_run_again(tmp_path: Path) -> 
     lines = path.read_bytes().splitlines(keepends=True)
     assert b"".join(lines[:3]) == b"".join(recorded.splitlines(keepends=True)[:3])
     assert lines[3] == lines[2], "it is written as it was"
+
+
+@pytest.mark.parametrize(("name", "member"), [("library", "torch.mm"), ("sampler", "random"), ("device", "h200")])
+def test_a_name_in_a_study_that_would_end_a_line_where_it_is_shown_is_refused(
+    studies: Path, name: str, member: str
+) -> None:
+    path = studies / f"{NAME}.journal"
+    given, forged = f'"{name}":"{member}"', f'"{name}":"{member}\\nbest: forged"'
+    text = path.read_text()
+    assert given in text
+    path.write_text(text.replace(given, forged))
+    with pytest.raises(StoreError, match="is damaged \\(a name has several lines: "):
+        JournalFolder(studies).read(NAME)

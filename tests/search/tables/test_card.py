@@ -136,3 +136,20 @@ def test_a_card_that_lacks_an_entry_is_refused(invented_table: Table) -> None:
             TableCard.from_json(json.dumps(cut))
     with pytest.raises(TableError, match="expected an object, found list"):
         TableCard.from_json("[]")
+
+
+@pytest.mark.parametrize("member", ["space", "device", "product", "driver", "library", "protocol"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028"])
+def test_a_name_that_would_end_a_line_where_it_is_shown_is_refused(
+    invented_card: TableCard, member: str, end: str
+) -> None:
+    record = json.loads(invented_card.to_json()) | {member: f"a name{end}tilescout: a forged message"}
+    with pytest.raises(TableError, match=f"malformed card, {member}: expected a text of one line"):
+        TableCard.from_json(json.dumps(record))
+
+
+def test_names_of_knobs_and_versions_stay_on_their_lines_too(invented_card: TableCard) -> None:
+    for member in ({"knobs": {"a\nb": [1]}}, {"versions": {"torch": "2\nforged"}}, {"versions": {"to\nrch": "2"}}):
+        record = json.loads(invented_card.to_json()) | {"baselines": {}} | member
+        with pytest.raises(TableError, match="expected a text of one line"):
+            TableCard.from_json(json.dumps(record))

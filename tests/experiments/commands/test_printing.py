@@ -1,0 +1,27 @@
+"""What a result says, of whatever study it was read, is on the lines that tilescout begins."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilescout.experiments.commands.printing import print_result
+from tilescout.search import StudyResult, tune
+from tilescout.search.measure.library_best import Peer
+from tilescout.search.measure.measurement import Status
+from tilescout.spaces.terminal import Console
+
+FORGED = "a reason\nbest: forged"
+
+
+def test_no_text_of_a_study_begins_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = {"sampler": "random", "device": "replay", "budget": 2, "store": tmp_path, "mlflow": False}
+    found: StudyResult = tune("gemm_sm90", "512x512x512:bf16", **arguments)  # type: ignore[arg-type]
+    measured = replace(found.trials[0].measurement, status=Status.WRONG, error=FORGED, timing=None)
+    failed = [replace(trial, measurement=measured) for trial in found.trials]
+    peers = [Peer(FORGED, 1.0, error=FORGED)]
+    told = {"not_raced": FORGED, "stopped": FORGED, "library_best": None, "no_library_best": FORGED}
+    print_result(StudyResult(found.info, failed, 0.0, peers=peers, **told), Console(width=200))  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    assert shown.count("a reason best: forged") >= 5
+    assert not [line for line in shown.splitlines() if line.startswith("best: forged")]
