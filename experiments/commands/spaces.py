@@ -74,7 +74,7 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
 
 
 def _fault_of(default: Configuration, legal: SearchSpace) -> str:
-    """What is wrong with a default, which no search could begin with; empty if nothing is."""
+    """The fault of a default that no search could begin with; empty if there is none."""
     try:
         legal.index(default)
     except SpaceError as error:

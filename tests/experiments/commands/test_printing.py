@@ -1,4 +1,4 @@
-"""What a result says, of whatever study it was read, is on the lines that tilescout begins."""
+"""A result is printed on the lines that tilescout begins, whatever the study says that it was read from."""
 
 from dataclasses import replace
 from pathlib import Path
