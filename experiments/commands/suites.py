@@ -16,7 +16,7 @@ from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, plain
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -50,8 +50,8 @@ def list_suites(names: tuple[str, ...], json_path: Path | None) -> None:
     write_result(json_path, [_record(suite) for suite in found])
     if names:
         for suite in found:
-            console.say(f"{suite.name}: {suite.title}", style="bold")
-            console.say(suite.source)
+            console.say(f"{suite.name}: {plain(suite.title)}", style="bold")
+            console.say(plain(suite.source))
             _print_entries(suite.entries, console)
         return
     grid = Grid()

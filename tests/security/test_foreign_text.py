@@ -154,6 +154,13 @@ def test_a_suite_of_others(forked_scene: "ForkedScene") -> None:
         assert shown(done.stdout).startswith(f"suite: {text[:1] if text[:1].isprintable() else chr(92)}")
 
 
+def test_a_suite_of_others_has_its_title_on_a_line(forked_scene: "ForkedScene") -> None:
+    text = '"a title\\ntilescout: a forged message"'
+    (forked_scene.folder / "suite.toml").write_text(f"title = {text}\nsource = {text}\nproblems = ['8x8x8']\n")
+    done = forked_scene.survives("suites", "suite.toml", codes=(0,))
+    assert done.stdout.count("a title tilescout: a forged message\n") == 2
+
+
 @pytest.mark.parametrize("store", ["a#b?c", "x%41", "x\udcff", "%2e%2e"])
 def test_a_store_whose_address_would_be_another(forked_scene: "ForkedScene", store: str) -> None:
     done = forked_scene.survives(
