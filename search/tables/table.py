@@ -111,13 +111,14 @@ class Table:
         check_unique(np.column_stack([self._of_problem, self._codes]))
 
     @staticmethod
-    def read_card(path: Path, named: Named = NONE_NAMED) -> TableCard:
+    def read_card(path: Path | str, named: Named = NONE_NAMED) -> TableCard:
         """The card of the table in a file, whose rows are not read; see `read`."""
+        path = Path(path)
         with _naming(path):
             return _read_card(path, named)
 
     @classmethod
-    def read(cls, path: Path, named: Named = NONE_NAMED) -> "Table":
+    def read(cls, path: Path | str, named: Named = NONE_NAMED) -> "Table":
         """Read a table and check it against its card.
 
         Parameters
@@ -136,6 +137,7 @@ class Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        path = Path(path)
         with _naming(path):
             _check_suffix(path, "; `tilescout tables import` makes one of results of another tuner")
             content = _read(path, "it does not exist; `tilescout tables` lists those that do", _LARGEST)

@@ -299,3 +299,11 @@ def test_configurations_are_coded_as_the_template_orders_its_knobs(invented_tabl
 def test_importing_the_table_does_not_import_arrow() -> None:
     check = "import sys, tilescout.search.engines.replay; sys.exit('pyarrow' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False, timeout=60).returncode == 0
+
+
+def test_a_file_may_be_named_by_a_text(invented_table: Table) -> None:
+    named = str(invented_table.path)
+    assert Table.read(named).path == invented_table.path
+    assert Table.read_card(named) == invented_table.card
+    with pytest.raises(TableError, match="a table is a"):
+        Table.read("table")
