@@ -27,6 +27,7 @@ from tilescout.spaces.launched import Launched, codes_known, compiled_as, kernel
 from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.texts import check_several
 from tilescout.spaces.workloads import Workload, load_workload
 
 if TYPE_CHECKING:
@@ -403,6 +404,7 @@ def load_templates(texts: Iterable[str]) -> Named:
     SpaceError
         If one can't be loaded; see `load_template`.
     """
+    check_several(texts, "spaces", SpaceError)
     loaded = {text: load_template(text) for text in texts}
     return {template.name: template for template in loaded.values()} | loaded
 

@@ -38,6 +38,22 @@ def is_one_line(text: str) -> bool:
     return text.splitlines() in ([], [text])
 
 
+def check_several(given: object, name: str, error: type[Exception]) -> None:
+    """Refuse a text in the place of several: each of its letters would be taken for one.
+
+    Parameters
+    ----------
+    given
+        The argument of a caller.
+    name
+        The argument's name.
+    error
+        Raised if it is a text.
+    """
+    if isinstance(given, str):
+        raise error(f"`{name}` is {given!r}, expected a sequence, as [{given!r}]")
+
+
 def without_secrets(text: str) -> str:
     """Text whose addresses have no passwords: neither before the host, nor in values that are named like one."""
     return _replaced(text, lambda length: "***")

@@ -14,7 +14,8 @@ from tilescout.experiments.compare.result import Comparison, compare_traces
 from tilescout.search.build.cores import available_cores
 from tilescout.search.samplers import AnySampler
 from tilescout.search.tables.shipped import shipped_tables
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, StoreError, TableError
+from tilescout.spaces.texts import check_several
 
 DEFAULT_TRIALS = 200
 DEFAULT_SEEDS = 20
@@ -89,6 +90,11 @@ def compare(
         If the folder can't be written, or has searches that are neither to be kept nor to be dropped, or files of
         somebody else's, or damaged ones.
     """
+    check_several(samplers, "samplers", SamplerError)
+    check_several(tables, "tables", TableError)
+    check_several(problems, "problems", TableError)
+    if out == "":
+        raise StoreError("the name of the folder `out` is empty; the working directory is written as a dot")
     for name, limit in {"trials": trials, "seeds": seeds, "processes": processes, "timeout": timeout}.items():
         if limit is not None and not limit > 0:
             raise SamplerError(f"{name} can't be {limit}: allowed are numbers above 0")

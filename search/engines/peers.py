@@ -11,6 +11,7 @@ from tilescout.search.measure.race import Estimate
 from tilescout.spaces.errors import SpaceError, TilescoutError, one_line
 from tilescout.spaces.peers import find_peer
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import check_several
 
 PATIENCE = 150.0
 """Seconds that a kernel may take where peers are tuned: TorchInductor's Triton in e4m3 took up to 40 s."""
@@ -24,8 +25,7 @@ def patient_with(peers: Sequence[str], options: LiveOptions) -> LiveOptions:
     SpaceError
         If there is no such peer.
     """
-    if isinstance(peers, str):  # each of its letters would be one
-        raise SpaceError(f"`peers` is {peers!r}, expected a sequence of names, as ({peers!r},)")
+    check_several(peers, "peers", SpaceError)
     for name in peers:
         find_peer(name)
     return replace(options, timeout=max(options.timeout, PATIENCE)) if peers else options

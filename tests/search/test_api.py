@@ -233,6 +233,6 @@ def test_the_class_of_a_kernel_that_was_typed_in_belongs_into_a_file(monkeypatch
 
 
 def test_a_text_in_the_place_of_peers_is_not_read_letter_by_letter(tmp_path: Path) -> None:
-    with pytest.raises(SpaceError, match="`peers` is 'triton', expected a sequence of names"):
+    with pytest.raises(SpaceError, match="`peers` is 'triton', expected a sequence, as"):
         search(tmp_path, peers="triton")
     assert not list(tmp_path.iterdir())

@@ -115,3 +115,8 @@ def test_the_source_of_a_template_in_one_file_is_that_file(install: Install, tmp
         file.write("# changed\n")
 
     assert find_template("hashed").source_hash != before
+
+
+def test_a_text_in_the_place_of_spaces_is_not_read_letter_by_letter() -> None:
+    with pytest.raises(SpaceError, match="`spaces` is 'own_kernel:RmsNorm', expected a sequence, as"):
+        load_templates("own_kernel:RmsNorm")

@@ -32,7 +32,7 @@ from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, StoreError, TableError
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(512, 512, 512)
@@ -323,3 +323,17 @@ def test_a_librarys_autotuner_that_is_not_here_or_has_options_is_refused(
         parse_contender(name).check()
     with pytest.raises(SamplerError, match="no options"):
         parse_contender(f"{name}:top=3").check()
+
+
+def test_a_text_in_the_place_of_several_and_an_empty_folder_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SamplerError, match="`samplers` is 'random', expected a sequence"):
+        compare("random")
+    for name in ("tables", "problems"):
+        with pytest.raises(TableError, match=f"`{name}` is '512x512x512', expected a sequence"):
+            compare(["random"], **{name: "512x512x512"})  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="the name of the folder `out` is empty"):
+        compare(["random"], problems=["512x512x512:bf16"], trials=1, seeds=1, out="")
+    assert not list(tmp_path.iterdir())
