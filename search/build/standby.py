@@ -216,11 +216,12 @@ def open_ready(standby: Standby, request: Mapping[str, Any], streams: tuple[int,
 def _asked(control: socket.socket, request: Mapping[str, Any], streams: tuple[int, int, int]) -> Session:
     """Ask for a session over a connection to what stands by."""
     try:
+        message = json.dumps({"place": _place_here(), "request": dict(request)}).encode()
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(control, [b"s"], [theirs.fileno(), *streams])
         sending = Connection(os.dup(control.fileno()))
-        sending.send_bytes(json.dumps({"place": _place_here(), "request": dict(request)}).encode())
+        sending.send_bytes(message)
         sending.close()
     except BaseException:
         control.close()

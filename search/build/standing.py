@@ -250,15 +250,18 @@ def _begin(control: socket.socket, telling: int, do: Do) -> None:
         return  # it was only looked at
     os.write(telling, _PID.pack(os.getpid()))
     os.close(telling)
+    control.setblocking(True)
+    asking = Connection(os.dup(control.fileno()))
+    try:
+        message = json.loads(asking.recv_bytes(REQUEST_BYTES))
+    except EOFError:  # who asked is gone
+        return
+    asking.close()
+    control.close()  # the one that stands by tells how this ends
     connection = Connection(given[0])
     for number, stream in enumerate(given[1:]):
         os.dup2(stream, number)
         os.close(stream)
-    control.setblocking(True)
-    asking = Connection(os.dup(control.fileno()))
-    message = json.loads(asking.recv_bytes(REQUEST_BYTES))
-    asking.close()
-    control.close()  # the one that stands by tells how this ends
     place = message["place"]
     os.environ.clear()
     os.environ.update(place["environment"])

@@ -96,6 +96,7 @@ def page(record: Record, data: Path) -> str:
     result, about = record.result, record.about
     spaces, entries = result["spaces"], result["strategies"]
     ranked = sorted(entries, key=lambda name: -(entries[name]["all"]["score"][0] or 0.0))
+    leaders = [f"`{name}`" for name in ranked[:3]]
     lines = [
         "| space | kernel | recorded on | problems | configurations a problem |",
         "| --- | --- | --- | ---: | ---: |",
@@ -126,7 +127,7 @@ def page(record: Record, data: Path) -> str:
         again=f"{PROGRAM} leaderboard --again {data} --page {data.parent / 'leaderboard.md'}",
         data=data.name,
         origin=ORIGIN if data == DATA else "`tilescout tables` says more of each recording.",
-        leaders=", ".join(f"`{name}`" for name in ranked[:3]),
+        leaders=" and ".join(filter(None, (", ".join(leaders[:-1]), leaders[-1]))),
         trials=result["trials"],
         seeds=result["seeds"],
         spaces="\n".join(lines),

@@ -101,7 +101,7 @@ def test_a_default_that_is_not_legal_is_told_where_the_space_is_shown(
     write(NO_RULE, RULE.format('columns["warps"] > 1'))
     run("spaces", "mine:Mine", "--problem", "64x64:bf16")
     said = " ".join(capsys.readouterr().out.split())
-    assert "1 configurations are legal" in said
+    assert "1 legal configuration for" in said
     assert "default: warps=1; it is not legal: mine: not a legal configuration (even: must be even): warps=1" in said
 
 
