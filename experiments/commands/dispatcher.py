@@ -315,7 +315,7 @@ def _told(found: Dispatcher) -> list[str]:
     lines = []
     if found.counts:
         costs = ", ".join(f"{each.kernels}: {each.mean:.2%} ({each.worst:.1%})" for each in found.counts)
-        lines.append(f"kernels to the mean regret against all candidates, and the worst: {costs}")
+        lines.append(f"mean (and worst) regret against all candidates, by number of kernels: {costs}")
     if found.regret is not None and found.bound is not None:
         lines.append(
             f"against these kernels and the library, over every m: {found.regret.mean:.2%} on average by the estimate, "

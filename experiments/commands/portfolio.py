@@ -334,9 +334,10 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         )
     console.print(grid)
     console.say(
-        f"Of {number_of(curve[-1]['kernels'], 'kernel')}: chosen one after the other {curve[-1]['regret']:.2%}, after "
-        f"exchanges {result['exchanged_regret']:.2%}; no choice has less than {result['least_possible_regret']:.2%}. "
-        f"Choosing so saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that "
+        f"Mean regret of {number_of(curve[-1]['kernels'], 'kernel')}: {curve[-1]['regret']:.2%} if chosen one at a "
+        f"time, {result['exchanged_regret']:.2%} after exchanges; no choice has less than "
+        f"{result['least_possible_regret']:.2%}. Choosing one at a time saves at least 63 % (1 - 1/e) of what the best "
+        f"choice can. The mean is geometric; a kernel that "
         f"is not legal or was not timed, or takes more than {1 + useless:.1f} times as long, counts as "
         f"{1 + useless:.1f} times."
     )

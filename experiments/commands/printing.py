@@ -42,7 +42,7 @@ def print_result(result: StudyResult, console: Console) -> None:
         if trial is not None:
             console.say(f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
     if result.not_raced:
-        console.say(f"no race, and so the default is the answer: {plain(result.not_raced)}")
+        console.say(f"no race, so the default is the answer: {plain(result.not_raced)}")
     if result.race is not None:
         console.say(f"race: {result.race.verdict(spoken(info.library))}")
     if result.library_best is not None and (over := result.over_library_best) is not None:

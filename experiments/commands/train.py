@@ -145,10 +145,12 @@ def _told(errors: Errors, problems: int) -> str:
     """How wrong a model is, as far as its cross-validation tells."""
     single = f"{np.sqrt(errors.floor):.1%} and more"
     if problems > 1:
-        return f"on a problem that is left out, times as a whole are off by {errors.shift:.1%}, single ones by {single}"
+        return (
+            f"on a problem left out of the training, all times are off by {errors.shift:.1%}, single ones by {single}"
+        )
     return (
-        f"on rows that are left out, times are off by {single}; how far they are off as a whole on another problem, "
-        "one alone does not tell, and intervals are without it"
+        f"on rows left out of the training, times are off by {single}; one problem does not tell how far all times of "
+        "another are off, and intervals leave that out"
     )
 
 

@@ -192,6 +192,6 @@ def _tune_one(asked: TuneRequest) -> "StudyResult":
         asked.console.say(f"the answer is that of {result.info.space}, the faster one of {' and '.join(printed)}")
     _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     if not (result.page or result.not_tracked):
-        _LOG.info("a process that goes on for seconds logs it to MLflow; `tilescout doctor` tells what did not arrive")
+        _LOG.info("a background process logs it to MLflow within seconds; `tilescout doctor` lists what did not arrive")
     asked.deliver(result.to_dict(), result.not_tracked)
     return result

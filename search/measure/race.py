@@ -151,7 +151,7 @@ class Race:
         """The outcome in a sentence, against the default and against `peer`, which the ratios are to."""
         speed, library = self.over_default.inverse(), self.ratios[self.answer].inverse()
         if self.answer != self.winner:
-            against = f"not proven faster than the default ({_range(speed)} of its speed), so the default it is"
+            against = f"not proven faster than the default ({_range(speed)} of its speed), so the default is the answer"
         elif speed.value == 1:
             against = "the default is the fastest"
         else:

@@ -51,8 +51,9 @@ def doubt(points: Floats, values: Floats) -> str | None:
     if found >= LITTLE:
         return None
     return (
-        f"the times of {len(values)} trials hardly follow from one another (rank correlation {max(found, 0.0):.2f}, "
-        f"noise stays below {LITTLE}): they may differ by noise alone, and no strategy beats random search then"
+        f"the times of {len(values)} trials hardly depend on their configurations (rank correlation "
+        f"{max(found, 0.0):.2f}, noise stays below {LITTLE}): they may differ by noise alone, and then "
+        "no strategy beats random search"
     )
 
 

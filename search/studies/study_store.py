@@ -170,7 +170,7 @@ def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
     """
     if not isinstance(resume, str):
         if (found := latest(names, base)) not in names:
-            _LOG.info("there is no study %s to go on with: it begins", base)
+            _LOG.info("there is no study %s to continue: starting it", base)
         return found
     if resume not in names:
         raise StoreError(f"there is no study {resume} to go on with; there are: {alternatives(resume, sorted(names))}")

@@ -51,7 +51,7 @@ def verdict(result: StudyResult) -> str:
     raced = (
         f" Race: {result.race.verdict(spoken(result.info.library))}."
         if result.race is not None
-        else f" Not raced, and so the default is the answer: {result.not_raced}."
+        else f" Not raced, so the default is the answer: {result.not_raced}."
         if result.not_raced
         else " Not raced: the fastest of many measurements is a little flattered."
     )

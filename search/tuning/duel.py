@@ -59,7 +59,7 @@ def duel(home: Finalist, guest: Finalist, options: RaceOptions, seed: int) -> tu
         return unchanged
     over = met.ratios[number].value / met.ratios[answer].value
     space, by = (info.space, over - 1) if over >= 1 else (guest.result.info.space, 1 / over - 1)
-    _LOG.info("%s: of both answers that of %s is the faster, by %.1f %%", info.problem, space, 100 * by)
+    _LOG.info("%s: of both answers, that of %s is faster by %.1f %%", info.problem, space, 100 * by)
     return (
         replace(home.result, race=_after(home.result.race, met, answer, options)),
         replace(guest.result, race=_after(guest.result.race, met, number, options)),

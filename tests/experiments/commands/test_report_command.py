@@ -107,7 +107,7 @@ def test_a_race_gives_the_verdict() -> None:
     assert "1.250 [1.242, 1.258] times that of the default" in page
     assert "proven at least as fast as the default" in page
     beaten = replace(race, answer=0, over_default=Estimate(0.99, 0.97, 1.01))
-    assert "so the default it is" in to_html(result(1.0, 0.81, race=beaten))
+    assert "so the default is the answer" in to_html(result(1.0, 0.81, race=beaten))
 
 
 def test_a_study_is_read_back_as_it_was_found(tmp_path: Path) -> None:

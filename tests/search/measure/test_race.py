@@ -127,7 +127,7 @@ def test_a_winner_that_is_not_proven_is_named_and_the_default_is_the_answer() ->
     for one in unproven:
         assert one.answer == DEFAULT
         assert "not proven faster than the default" in one.verdict()
-        assert "so the default it is" in one.verdict()
+        assert "so the default is the answer" in one.verdict()
 
 
 @pytest.mark.parametrize(("library_us", "rounds"), [(300.0, OPTIONS.look), (19_000.0, 4), (60_000.0, 3)])
