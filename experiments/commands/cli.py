@@ -102,8 +102,8 @@ def cli(context: click.Context, debug: bool) -> None:
     Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`. `tilescout ui` shows the trials, and
     `tilescout doctor` says what is missing on this machine.
 
-    To complete words with the tab key in bash, run eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)"; in zsh and fish
-    put zsh_source or fish_source for bash_source.
+    To complete words with the tab key in bash, run eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)"; in zsh or fish,
+    write zsh_source or fish_source instead of bash_source.
     """
     if isinstance(context.obj, _Run):
         context.obj.debug, context.obj.command = debug, context.invoked_subcommand or ""

@@ -114,19 +114,26 @@ class CollectRequest:
     help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.",
 )
 @signature_option
-@click.option("--exhaustive", is_flag=True, help="Every legal configuration.")
-@click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
+@click.option("--exhaustive", is_flag=True, help="Measure every legal configuration.")
 @click.option(
-    "--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob, or max; repeatable."
+    "--sample", type=click.IntRange(min=1), help="This many at random, with every value of every knob and all defaults."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KNOB=VALUE[,...]",
+    help="Only these values of a knob; max is the largest legal one. Repeatable.",
 )
 @click.option(
     "--subspace",
     type=SUBSPACE,
     metavar="NAME|FILE.toml",
-    help="Only what is in one of the file's parts, or of a shipped one's: grouped_gemm_sm90-subspace.",
+    help="Only what is in one of the parts that a file lists; grouped_gemm_sm90-subspace is shipped.",
 )
 @click.option(
-    "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."
+    "--also",
+    type=click.Path(path_type=Path),
+    help="Also measure those of a table (.parquet) or a JSON list; --sample counts them.",
 )
 @click.option(
     "--prune",
@@ -134,19 +141,25 @@ class CollectRequest:
     default=f"{PRUNE:g}",
     show_default=True,
     callback=parse_prune,
-    help="Stop at once what is so many times slower than the best known, or time all in full.",
+    help="Don't time what is this many times slower than the best so far; full times everything.",
 )
 @click.option(
-    "--compile-first", is_flag=True, help="Measure when all is compiled: takes longer, and nothing disturbs it."
+    "--compile-first", is_flag=True, help="Measure once all is compiled: it takes longer, but no compiler disturbs it."
 )
 @click.option(
     "--races",
     type=click.IntRange(min=0),
     default=CampaignOptions().finals,
     show_default=True,
-    help="Races of a problem's fastest rows at most.",
+    help="Most races among the fastest rows of a problem.",
 )
-@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda[:N]|replay",
+    help="Measure on a GPU, or replay a table.",
+)
 @gpus_option
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")

@@ -58,7 +58,9 @@ class CompareRequest:
         "tilescout compare --table convolution.parquet --samplers lfbo,kernel_tuner.hybrid_vndx --resume",
     )
 )
-@click.option("--table", "tables", multiple=True, type=TABLE, help="Repeatable. [default: the shipped ones]")
+@click.option(
+    "--table", "tables", multiple=True, type=TABLE, help="Table to search; repeatable. [default: the shipped ones]"
+)
 @click.option("--problem", "problems", multiple=True, metavar="NAME", help="Only this problem; repeatable.")
 @click.option(
     "--samplers",
@@ -71,10 +73,14 @@ class CompareRequest:
     ":OPTION=VALUE behind it; a sampler may be your own, module:Class.",
 )
 @click.option(
-    "--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True, help="Trials a search."
+    "--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True, help="Trials per search."
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=1), default=DEFAULT_SEEDS, show_default=True, help="Searches a problem."
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SEEDS,
+    show_default=True,
+    help="Searches per problem, each with a seed of its own.",
 )
 @processes_option
 @click.option(
@@ -82,7 +88,7 @@ class CompareRequest:
     type=Finite(min=1),
     default=DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds of a search at most.",
+    help="Most seconds for a search.",
 )
 @click.option(
     "--out",

@@ -62,7 +62,7 @@ Kernel = tuple[KernelTemplate, Configuration]
 @set_option
 @problem_option
 @device_option
-@click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
+@click.option("--processes", type=click.IntRange(min=1), help="Compilers to run at a time. [default: one per core]")
 @standby_option
 @store_option
 @json_option

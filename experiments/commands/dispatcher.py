@@ -116,43 +116,43 @@ class DispatcherRequest:
     type=click.IntRange(0, MOST_CANDIDATES),
     default=DispatchOptions.others,
     show_default=True,
-    help="The same of the space that complements it, as gemm_streamk_sm90 does gemm_sm90.",
+    help="Likewise of its complement, the second space: gemm_streamk_sm90 for gemm_sm90.",
 )
 @click.option(
     "--seconds",
     type=Finite(min=1),
     default=_SECONDS,
     show_default=True,
-    help="Time to measure for at most, besides compiling.",
+    help="Most seconds to measure; compiling is not counted.",
 )
 @click.option(
     "--device",
     default="cuda",
     show_default=True,
     metavar="cuda[:N]|NAME",
-    help="Measure on this GPU; or measure nothing, and let a cost model choose for a device of this name, as h200.",
+    help="GPU to measure on. With the name of a device, such as h200, a cost model chooses and nothing is measured.",
 )
 @click.option(
     "--sweep",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Replay times that were recorded, up to the largest m of them.",
+    help="Replay recorded times, up to their largest m.",
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model. [default: the shipped one]")
 @store_option
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The dispatcher's file. [default: one in the store]"
 )
-@click.option("--python", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a Python file too.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over m here.")
+@click.option("--python", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as a Python file.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over m into this file.")
 @mlflow_option
 @json_option
 @collected(DispatcherRequest)
 def dispatcher(asked: DispatcherRequest) -> None:
     """Choose the few kernels of SPACE that serve a product for every m, and the ranges of m that each serves.
 
-    All candidates are timed at some m, the best few are kept, and these are timed where it is in doubt which is the
-    fastest: at the ends of their waves. Where the library is faster, it serves. Without a GPU, recorded times can be
-    replayed, or a cost model chooses; then nothing is proven. `tilescout export --dispatcher` makes a bundle of it.
+    All candidates are timed at some m, and the best few are kept. These are timed again where it is unclear which is
+    fastest: at the ends of their waves. Where the library is faster, the library serves. Without a GPU, recorded times
+    can be replayed, or a cost model chooses; then nothing is proven. `tilescout export --dispatcher` makes a bundle.
     """
     _check(asked)
     template = load_template(asked.space)

@@ -76,7 +76,7 @@ class EvaluationRequest:
 )
 @space_argument
 @click.option("--table", type=TABLE, help="Table to test on. [default: the largest shipped one]")
-@click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
+@click.option("--parts", is_flag=True, help="Also evaluate the forest and the networks that the learned model blends.")
 @click.option(
     "--binaries",
     is_flag=True,
@@ -95,9 +95,10 @@ class EvaluationRequest:
 )
 @collected(EvaluationRequest)
 def evaluate_model(asked: EvaluationRequest) -> None:
-    """Train the cost model of SPACE without each problem of a table in turn, then without each family, and predict it.
+    """Test the cost model of SPACE on problems, and on families of problems, that it was not trained on.
 
-    Problems of one shape, in other types or transposed, are left out together.
+    Each problem of a table in turn is left out of the training and then predicted; then each family is. Problems of
+    one shape, in other types or transposed, are left out together.
 
     Prints medians over the problems with bootstrapped 95 % intervals. This takes minutes, on all cores, because a model
     is trained for each problem. The models are kept in the store; an interrupted run continues with those it has.

@@ -74,7 +74,7 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
     "suites",
     multiple=True,
     metavar="NAME[:PHASE]|FILE.toml",
-    help="Only problems of this suite, of whatever study; repeatable.",
+    help="Only problems of this suite, from any study; repeatable.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="What to write: a directory, or a file.")
 @click.option(
@@ -105,8 +105,8 @@ def export(
 
     A kernel is chosen for a problem only if the race at the end of its search proved it as fast as what the library
     runs: ours, or one of the library's own algorithms where that was faster. All other problems stay with the library.
-    Studies that can't be exported are named with the reason. A dispatcher gives a product ranges of m, each with the
-    kernel that serves it. A table of grouped products gives each of them ranges of tokens.
+    Studies that can't be exported are named with the reason. A dispatcher adds ranges of m for its product, each with
+    the kernel that serves it. A table of grouped products adds ranges of tokens for each of them.
     """
     check_result(json_path)
     named = load_templates(own_spaces)

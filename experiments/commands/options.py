@@ -122,13 +122,13 @@ own_spaces_option = click.option(
     multiple=True,
     callback=_typed_spaces,
     metavar="MODULE:CLASS",
-    help="A space of your own that what is read may be of; its module is imported. Repeatable.",
+    help="A space of your own (module:Class) that the data may come from; its module is imported. Repeatable.",
 )
 standby_option = click.option(
     "--standby/--no-standby",
     default=CompileOptions().standby,
     show_default=True,
-    help=f"Have processes stand by for {IDLE_SECONDS / 60:g} minutes, so that the next command need not start its own.",
+    help=f"Keep processes ready for {IDLE_SECONDS / 60:g} minutes, so that the next command starts faster.",
 )
 store_option = click.option(
     "--store",
@@ -139,7 +139,7 @@ store_option = click.option(
     help="Folder for compiled kernels, studies and the MLflow store.",
 )
 processes_option = click.option(
-    "--processes", type=click.IntRange(min=1), help="Processes at a time. [default: one a core]"
+    "--processes", type=click.IntRange(min=1), help="Processes to run at a time. [default: one per core]"
 )
 
 seed_option = click.option(
@@ -153,22 +153,24 @@ set_option = click.option(
     "settings",
     multiple=True,
     metavar="KNOB=VALUE",
-    help="Take the default configuration with this change; repeatable.",
+    help="Change this knob of the default configuration; repeatable.",
 )
 device_option = click.option(
     "--device",
     type=click.Choice(list(DEVICES)),
     default="h200",
     show_default=True,
-    help="For which device; it need not be here.",
+    help="The target device; this machine need not have it.",
 )
 cluster_option = click.option(
-    "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
+    "--cluster",
+    metavar="auto|ADDRESS",
+    help="Compile and measure on a Ray cluster: the one at ADDRESS, or with auto one on this machine.",
 )
 gpus_option = click.option(
     "--gpus",
     type=click.IntRange(min=1),
-    help="GPUs to use at most; the replay of a suite or a campaign simulates so many. [default: one for a problem or a "
+    help="Most GPUs to use; a replayed suite or campaign simulates this many. [default: one for a problem or a "
     "replay, all for a suite, a campaign or a cluster]",
 )
 objective_option = click.option(
@@ -176,16 +178,16 @@ objective_option = click.option(
     type=click.Choice([str(each) for each in Objective]),  # of members, click would take the names
     callback=lambda context, parameter, name: Objective(name) if name is not None else None,
     help="What runs around a kernel while it is timed: the same kernel, or ones that write its input and read its "
-    f"output. [default: {DEFAULT_OBJECTIVE}; of a table that is replayed, its own]",
+    f"output. [default: {DEFAULT_OBJECTIVE}; in a replay, the table's own]",
 )
 signature_option = click.option(
-    "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
+    "--signature", help="Types, layout and epilogue to use instead of the suite's; only its sizes are kept."
 )
 storage_option = click.option(
     "--storage",
     metavar="URL|FOLDER",
     callback=_named_place,
-    help="Where studies are: a database that tuners share, as postgresql://user@host/name, or a folder. "
+    help="Where studies are kept: a database that tuners share, such as postgresql://user@host/name, or a folder. "
     "[default: a folder of the store]",
 )
 mlflow_option = click.option(
@@ -200,7 +202,7 @@ json_option = click.option(
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Write the result to this file too; - for standard output, and tables to standard error.",
+    help="Also write the result to this file; - is standard output, and tables then go to standard error.",
 )
 
 

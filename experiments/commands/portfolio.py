@@ -107,7 +107,7 @@ class Regrets:
     help="Choose for the problems of this suite, by predicted times of the tables' kernels.",
 )
 @click.option(
-    "--signature", help="Types, layout and epilogue of the problems. [default: what most of the tables' have]"
+    "--signature", help="Types, layout and epilogue of the problems. [default: those of most problems of the tables]"
 )
 @model_option
 @click.option(
@@ -115,23 +115,27 @@ class Regrets:
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="Exchanges of a chosen kernel to try.",
+    help="Most exchanges of a chosen kernel for another to try.",
 )
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
-    help="Judge on problems that are left out, too: so many parts, all of a product in one of them.",
+    help="Also judge on problems left out of the choice, in this many parts; a product is in one part.",
 )
 @device_option
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over the kernels here.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the regret over the number of kernels into this file.",
+)
 @json_option
 @collected(PortfolioRequest)
 def portfolio(asked: PortfolioRequest) -> None:
     """Choose the kernels of SPACE that together serve many problems: those with the least expected regret.
 
-    The regret of a portfolio on a problem is how much longer its best kernel takes than the best of all candidates,
-    the kernels that were recorded. Each problem weighs the same. Kernels are chosen one after the other, each the one
-    that lowers the mean of log(time / best) the most, until none does. Nothing is compiled or measured.
+    The candidates are the kernels that were recorded. The regret of a portfolio on a problem is how much longer its
+    best kernel takes than the best candidate. Each problem weighs the same. Kernels are chosen one at a time: always
+    the one that lowers the mean of log(time / best) the most, until none does. Nothing is compiled or measured.
     """
     check_result(asked.json_path)
     if asked.plot is not None:

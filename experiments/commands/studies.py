@@ -53,7 +53,7 @@ def studies() -> None:
 def list_studies(
     names: tuple[str, ...], own_spaces: tuple[str, ...], store: Path, storage: str | None, json_path: Path | None
 ) -> None:
-    """List the studies of the store, or show those in NAMES, as far as they have come."""
+    """List the studies of the store, or show those in NAMES, also while they still run."""
     check_result(json_path)
     place, named, console = place_of(store, storage), load_templates(own_spaces), console_beside(json_path)
     if names:
@@ -76,7 +76,7 @@ def list_studies(
 @json_option
 @click.pass_context
 def show_studies(context: click.Context, /, **given: Any) -> None:
-    """Show the studies in NAMES, as far as they have come."""
+    """Show the studies in NAMES, also while they still run."""
     context.invoke(list_studies, **given)
 
 
@@ -122,7 +122,7 @@ def diff_studies(
 def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str | None) -> None:
     """Delete the studies in NAMES with all their trials, and their runs in the MLflow store of the folder.
 
-    Compiled kernels stay. MLflow keeps deleted runs, unseen, until `mlflow gc`.
+    Compiled kernels stay. MLflow keeps deleted runs, hidden, until `mlflow gc`.
     """
     from tilescout.search.tracking import delete_study
     from tilescout.search.tracking.standing.unlogged import clear

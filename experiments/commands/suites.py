@@ -86,23 +86,25 @@ def _entry(entry: Entry) -> dict[str, object]:
     "--tokens",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Call FACTORY with so many tokens; repeatable, all calls are recorded. [default: a call without arguments]",
+    help="Call FACTORY with this many tokens; repeatable. [default: one call without arguments]",
 )
 @click.option(
     "--experts",
     "routings",
     metavar="ROUTING",
     multiple=True,
-    help="Record the experts' grouped products instead, routed so: zipf-1. Repeatable.",
+    help="Record the grouped products of experts instead, with tokens routed this way, such as zipf-1. Repeatable.",
 )
 @click.option(
     "--draws", type=click.IntRange(min=1), default=DRAWS, show_default=True, help="How often a routing is drawn."
 )
-@click.option("--swiglu", is_flag=True, help="Of these, record those with SwiGLU behind them, as products with it.")
+@click.option(
+    "--swiglu", is_flag=True, help="With --experts: record products with SwiGLU behind them, as one product with it."
+)
 @click.option(
     "--scaled",
     is_flag=True,
-    help="Of these, record those whose rows are scaled, as products with that. With --swiglu too each form is a phase.",
+    help="With --experts: record products whose rows are scaled. With --swiglu too, each form is a phase.",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 @json_option

@@ -43,14 +43,16 @@ _OPTIONS = {"maximize": "--maximize or --minimize"}
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--kernel", metavar="NAME", help="What to call the kernel. [default: as the file does]")
-@click.option("--problem", metavar="NAME", help="What to call the problem. [default: its size in the file]")
-@click.option("--device", metavar="NAME", help="What it ran on. [default: what the file says]")
-@click.option("--objective", metavar="NAME", help="Which figure to read. [default: the file's, mostly the time]")
+@click.option("--kernel", metavar="NAME", help="Name of the kernel. [default: the file's]")
+@click.option("--problem", metavar="NAME", help="Name of the problem. [default: its size in the file]")
+@click.option("--device", metavar="NAME", help="Device it ran on. [default: the file's]")
 @click.option(
-    "--maximize/--minimize", default=None, help="Whether more of it is better. [default: what is known of it]"
+    "--objective", metavar="NAME", help="The value that is the objective. [default: the file's, mostly the time]"
 )
-@click.option("--unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Of times. [default: the file's]")
+@click.option(
+    "--maximize/--minimize", default=None, help="Whether larger is better. [default: what is known of the objective]"
+)
+@click.option("--unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of the times. [default: the file's]")
 @click.option(
     "--parameters",
     default="",
@@ -61,11 +63,11 @@ _OPTIONS = {"maximize": "--maximize or --minimize"}
 def import_results(file: Path, out: Path, **told: Any) -> None:
     """Convert FILE, results of another tuner, to a table, and write it to OUT, a .parquet file.
 
-    FILE (.json or .json.gz) is a cache or a list of results of Kernel Tuner, T4 results, or results of KTT. What it
-    does not name, options do. Where the objective is no time, what stands for one is the objective relative to the
-    median configuration, which counts as 100, the smaller the better.
+    FILE (.json or .json.gz) is a cache or a list of results of Kernel Tuner, T4 results, or results of KTT.
+    Options say what it does not name. If the objective is not a time, the table holds the objective relative to that
+    of the median configuration, which counts as 100; smaller is better.
 
-    A table of this problem that was imported to OUT before is replaced, any other is left alone.
+    If OUT is an earlier import of the same problem, it is replaced. Any other table is left alone.
 
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """

@@ -71,7 +71,13 @@ class _TuneCommand(click.Command):
     help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.",
 )
 @signature_option
-@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda[:N]|replay",
+    help="Measure on a GPU, or replay a table.",
+)
 @gpus_option
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
@@ -84,25 +90,26 @@ class _TuneCommand(click.Command):
     type=click.IntRange(min=1),
     default=CANDIDATES,
     show_default=True,
-    help="Kernels of the library to time first; the fastest may be the answer. More than its list need a cost model.",
+    help="Kernels of the library to time first; the fastest may be the answer. More than the library lists needs a "
+    "cost model.",
 )
 @click.option(
     "--peers",
     multiple=True,
     type=click.Choice(peer_names()),
-    help="Tune what others would run, too, and race it beside the best: triton is TorchInductor's; up to a minute.",
+    help="Also tune what others run, and race it against the best; triton is TorchInductor's. Up to a minute.",
 )
 @click.option(
     "--complement/--no-complement",
     default=True,
     show_default=True,
-    help="Search a second space too where its kernels may be faster: gemm_streamk_sm90 beside gemm_sm90.",
+    help="Also search a second space whose kernels may be faster: gemm_streamk_sm90 beside gemm_sm90.",
 )
 @click.option(
     "--sampler",
     callback=typed_samplers,
     metavar="NAME[:OPTION=VALUE...]",
-    help=f"The strategy: one of {', '.join(SAMPLERS)}, or your own as module:Class; options behind it, as in "
+    help=f"The strategy: one of {', '.join(SAMPLERS)}, or your own as module:Class; options follow it, as in "
     "lfbo:copies=5. `tilescout samplers` describes them. [default: guided, which starts from a cost model; guided-cold "
     "where there is none]",
     shell_complete=complete_samplers,
@@ -112,13 +119,13 @@ class _TuneCommand(click.Command):
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
-    help=f"Trials of the study, or of the suite. [default: {DEFAULT_TRIALS} a problem if no other limit]",
+    help=f"Trials of the study, or of the suite. [default: {DEFAULT_TRIALS} per problem if there is no other limit]",
 )
 @click.option("--gpu-seconds", type=Finite(min=0, min_open=True), help="GPU seconds of the study.")
 @click.option("--seconds", type=Finite(min=0, min_open=True), help="Seconds of this run.")
-@click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
+@click.option("--whole-budget", is_flag=True, help="Use up the limits, even if the sampler would stop early.")
 @seed_option
-@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind, or join it.")
+@click.option("--resume", is_flag=True, help="Continue the newest study of the same kind, or join it if it still runs.")
 @standby_option
 @store_option
 @storage_option
@@ -129,8 +136,8 @@ def tune(asked: TuneRequest) -> int:
     """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
     Every trial is stored at once and logged to MLflow; `tilescout ui` shows it. Without a GPU the search is replayed
-    from a recorded table, and the output says so. For a suite, the limits are those of all its problems together; GPU
-    time goes to the problem that is expected to gain the most. The exit code is 1 if every trial failed.
+    from a recorded table, and the output says so. The limits of a suite are for all its problems together; GPU time
+    goes to the problem that is expected to gain the most. The exit code is 1 if every trial failed.
     """
     asked.check()
     results = _tune_suite(asked) if asked.suite is not None else [_tune_one(asked)]
