@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from types import ModuleType
@@ -211,3 +212,21 @@ def spawn_context(imports_main: bool = True) -> SpawnContext:
     with safe_processes:
         ensure_running()  # the process that counts semaphores, which would be started with the first of them
     return _Context() if imports_main else _ContextWithoutMain()
+
+
+def context_for(work: object) -> SpawnContext:
+    """`spawn_context` for processes that are sent some work: they import the script that runs here only if it is of it.
+
+    It may be any user's: run again, one that is not guarded would begin anew, and one that is piped into Python can't
+    be run again at all.
+
+    Parameters
+    ----------
+    work
+        What is sent to them. What can't be sent counts as the script's.
+    """
+    try:
+        sent = bytes(ForkingPickler.dumps(work))
+    except Exception:  # of a class of anybody's; whoever sends it is told
+        return spawn_context()
+    return spawn_context(imports_main=b"__main__" in sent)

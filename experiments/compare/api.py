@@ -40,8 +40,8 @@ def compare(
 ) -> Comparison:
     """Have every strategy search every problem of some recorded tables with every seed, and score the searches.
 
-    Searches run in processes of their own, which import the calling script: keep the call under
-    ``if __name__ == "__main__":`` there. Every search starts from nothing; the default configuration is not given to
+    Searches run in processes of their own, which import the calling script if it defines a sampler: then keep the call
+    under ``if __name__ == "__main__":``. Every search starts from nothing; the default configuration is not given to
     it. Scores are those of Willemsen et al.: 0 is random search, 1 the table's best from the first trial on.
 
     Parameters

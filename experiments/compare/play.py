@@ -23,7 +23,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.processes import spawn_context
+from tilescout.spaces.processes import context_for
 from tilescout.spaces.texts import number_of, printable
 
 
@@ -184,7 +184,7 @@ def run_all(
     from pebble import ProcessPool
 
     known = contenders or {}
-    pool = ProcessPool(max_workers=processes, context=spawn_context(), initializer=prepare_process)
+    pool = ProcessPool(max_workers=processes, context=context_for(known), initializer=prepare_process)
     with pool:
         pending: dict[Future[Trace], Run] = {}
         queue = iter(runs)

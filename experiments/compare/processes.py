@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from tilescout.experiments.progress import progress_bar
-from tilescout.spaces.processes import spawn_context
+from tilescout.spaces.processes import context_for
 
 Result = TypeVar("Result")
 
@@ -43,7 +43,8 @@ def each(
                 yield function(*one)
                 bar.advance(task)
             return
-        with ProcessPool(max_workers=workers, context=spawn_context(), initializer=prepare_process) as pool:
+        context = context_for((function, arguments))
+        with ProcessPool(max_workers=workers, context=context, initializer=prepare_process) as pool:
             try:
                 futures = [pool.schedule(function, args=one) for one in arguments]
                 for future in as_completed(futures):

@@ -14,14 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tilescout.search.build.standby import Standby, StandbyError, open_session
 from tilescout.search.build.warm import ERRORS, FAILED, MESSAGE_BYTES, Target, Task, warm_process
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import BuildError
-from tilescout.spaces.processes import spawn_context
+from tilescout.spaces.processes import context_for
 
 _LOG = logging.getLogger(__name__)
 
@@ -303,8 +302,7 @@ def _session(standby: tuple[Standby, Mapping[str, Any]] | None) -> _Process | No
 
 def _spawned(target: Target) -> _Process:
     """A process that warms up now."""
-    # The script that runs here is imported there only if what is to be run is of it: it may be any user's.
-    context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
+    context = context_for(target)
     ours, theirs = context.Pipe()
     process = context.Process(target=warm_process, args=(theirs,), name="warm-compiler", daemon=True)
     try:

@@ -34,7 +34,12 @@ if __name__ == "__main__":
     assert not any(standing.failed for standing in result.standings), result.standings
     print(json.dumps({standing.name: standing.runs for standing in result.standings}))
 """
+PIPED = """
+from tilescout.experiments.compare import compare
 
+result = compare(["random"], tables=[{table!r}], trials=4, seeds=1, processes=1)
+print([(standing.name, standing.runs, standing.failed) for standing in result.standings])
+"""
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -106,3 +111,9 @@ def test_it_passes_the_shipped_conformance_suite(elsewhere: Path) -> None:
     printed = called(elsewhere, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own_sampler.py")
     assert "passed" in printed
     assert "failed" not in printed
+
+
+def test_a_comparison_that_is_piped_into_python_is_run(table: Table, tmp_path: Path) -> None:
+    script = PIPED.format(table=str(table.path))
+    done = subprocess.run([sys.executable, "-P", "-"], input=script, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[('random', 1, ())]\n"), done.stderr
