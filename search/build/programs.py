@@ -38,10 +38,10 @@ def run_ready(standby: Standby, arguments: Sequence[str], heeds: bool) -> int | 
     -------
     int or None
         Its exit code, as a shell tells it: 128 and the number of the signal that ended it. None if nothing was run: no
-        process is ready, or the program would not be what was started here (a debugger runs it, Python has options, an
-        argument names a file that this process alone has open).
+        process is ready, or the program would not be what was started here (a debugger runs it, Python has options, a
+        stream is closed, an argument names a file that this process alone has open).
     """
-    if not (can_stand_by() and is_ordinary(sys.orig_argv, len(sys.argv))):
+    if not (can_stand_by() and is_ordinary(sys.orig_argv, len(sys.argv)) and _has_streams()):
         return None
     if any(own in each for own in _OWN_FILES for each in arguments):
         return None
@@ -98,6 +98,14 @@ def is_ordinary(command: Sequence[str], count: int) -> bool:
     if begun[:1] == ["-P"]:
         del begun[0]
     return len(begun) == (2 if begun[:1] == ["-m"] else 1) and not begun[-1].startswith("-")
+
+
+def _has_streams() -> bool:
+    """Whether no standard stream is closed: the next file that is opened would be in its place."""
+    try:
+        return all(os.fstat(number) for number in range(3))
+    except OSError:
+        return False
 
 
 @contextmanager

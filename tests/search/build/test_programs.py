@@ -174,6 +174,15 @@ def test_nothing_is_run_for_a_caller_that_has_options_of_python(start: Start) ->
     assert called.communicate() == ("", "nothing was run\n")
 
 
+def test_nothing_is_run_without_a_standard_stream(start: Start, tmp_path: Path) -> None:
+    start("crash").communicate()  # a process is ready
+    command = [sys.executable, "-P", str(tmp_path / "caller.py"), "tell"]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" <&-', "bash", *command], capture_output=True, text=True, env=safe_environment()
+    )
+    assert (done.stdout, done.stderr) == ("", "nothing was run\n")
+
+
 def test_nothing_is_run_with_a_file_that_the_caller_alone_has_open(start: Start) -> None:
     called = start("tell", "/dev/fd/63")
     assert called.communicate() == ("", "nothing was run\n")
