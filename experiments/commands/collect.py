@@ -24,6 +24,7 @@ from tilescout.experiments.commands.options import (
     examples,
     gpus_option,
     json_option,
+    measured_on_option,
     mlflow_option,
     objective_option,
     seed_option,
@@ -153,13 +154,7 @@ class CollectRequest:
     show_default=True,
     help="Most races among the fastest rows of a problem.",
 )
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda[:N]|replay",
-    help="Measure on a GPU, or replay a table.",
-)
+@measured_on_option
 @gpus_option
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")

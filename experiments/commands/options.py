@@ -162,6 +162,13 @@ device_option = click.option(
     show_default=True,
     help="The target device; this machine need not have it.",
 )
+measured_on_option = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cuda[:N]|replay",
+    help="Measure on a GPU, or replay a table.",
+)
 cluster_option = click.option(
     "--cluster",
     metavar="auto|ADDRESS",

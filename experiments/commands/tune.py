@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
     examples,
     gpus_option,
     json_option,
+    measured_on_option,
     mlflow_option,
     objective_option,
     seed_option,
@@ -71,13 +72,7 @@ class _TuneCommand(click.Command):
     help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.",
 )
 @signature_option
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cuda[:N]|replay",
-    help="Measure on a GPU, or replay a table.",
-)
+@measured_on_option
 @gpus_option
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
