@@ -26,6 +26,9 @@ _RESOURCES = tuple(field.name for field in fields(Resources))
 _CLOCKS = tuple(field.name for field in fields(Clocks))
 _COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds")
 _INTEGERS = ("pairs", "raced_pairs", *_RESOURCES)
+_TEXTS = ("problem", "status", "error", "throttle")
+_SINGLE = ("pilot_us", "relative_error")
+_OUTCOME = ("problem", "status", "error", *_TIMING, *_RACED, *_RESOURCES, *_SINGLE, *_COSTS, *_CLOCKS)
 # The format of the first tables with a column, where that is not the oldest that is read.
 _SINCE = {"pilot_seconds": 3, "instructions": 4, **dict.fromkeys(_RACED, 5)}
 _ALWAYS_READ = tuple(name for name in _RESOURCES if name not in _SINCE)  # off a binary: all of them or none
@@ -44,15 +47,11 @@ def schema(card: TableCard) -> "pa.Schema":
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
+    kinds = {**dict.fromkeys(_TEXTS, text), **dict.fromkeys(_INTEGERS, pa.int32())}
     knobs = {name: text if isinstance(values[0], str) else pa.int32() for name, values in card.knobs.items()}
-    outcome = {"problem": text, "status": text, "error": text}
-    numbers = (*_TIMING, *_RACED, *_RESOURCES)
-    outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in numbers}
-    outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
-    outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
-    outcome = {name: kind for name, kind in outcome.items() if card.format >= _SINCE.get(name, 0)}
+    outcome = {name: kinds.get(name, pa.float64()) for name in _OUTCOME if card.format >= _SINCE.get(name, 0)}
     _check_names(knobs, outcome)
-    absent = {*_TIMING, *_RACED, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
+    absent = {*_TIMING, *_RACED, *_RESOURCES, *_CLOCKS, *_SINGLE}
     return pa.schema([pa.field(name, kind, name in absent) for name, kind in (knobs | outcome).items()])
 
 
@@ -64,8 +63,7 @@ def check_knobs(knobs: Iterable[str]) -> None:
     TableError
         If one is called like another column.
     """
-    texts = ("problem", "status", "error")
-    _check_names(knobs, (*texts, *_TIMING, *_RACED, *_RESOURCES, "pilot_us", "relative_error", *_COSTS, *_CLOCKS))
+    _check_names(knobs, _OUTCOME)
 
 
 def _check_names(knobs: Iterable[str], others: Collection[str]) -> None:
