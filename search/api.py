@@ -23,7 +23,7 @@ from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, given_template
-from tilescout.spaces.trust import named_store
+from tilescout.spaces.trust import named_folder
 
 if TYPE_CHECKING:
     from tilescout.search.engines.evaluator import Evaluator, evaluate
@@ -184,7 +184,7 @@ def tune(
         check_sampler(sampler)
     check_settings(settings or {})
     live = patient_with(peers, live or LiveOptions())
-    store, table = check_store(named_store(store)), Path(table) if table is not None else None
+    store, table = check_store(named_folder(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else given_template(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)

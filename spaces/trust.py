@@ -19,17 +19,17 @@ from tilescout.spaces.inputs import open_regular, read_at_most
 _ACCESS_LIST = "system.posix_acl_access"
 
 
-def named_store(store: Path | str) -> Path:
-    """A store that is named in Python. An empty text, which an unset variable leaves, would mean the working directory.
+def named_folder(folder: Path | str, what: str = "store") -> Path:
+    """A folder that is named in Python. An empty text, as an unset variable leaves, would mean the working directory.
 
     Raises
     ------
     StoreError
-        If it is empty.
+        If it is empty; `what` says which folder it is.
     """
-    if store == "":
-        raise StoreError("the name of the store is empty; the working directory is written as a dot")
-    return Path(store)
+    if folder == "":
+        raise StoreError(f"the name of the {what} is empty; the working directory is written as a dot")
+    return Path(folder)
 
 
 def check_folder(folder: Path, error: type[TilescoutError]) -> None:

@@ -14,8 +14,9 @@ from tilescout.experiments.compare.result import Comparison, compare_traces
 from tilescout.search.build.cores import available_cores
 from tilescout.search.samplers import AnySampler
 from tilescout.search.tables.shipped import shipped_tables
-from tilescout.spaces.errors import SamplerError, StoreError, TableError
+from tilescout.spaces.errors import SamplerError, TableError
 from tilescout.spaces.texts import check_several
+from tilescout.spaces.trust import named_folder
 
 DEFAULT_TRIALS = 200
 DEFAULT_SEEDS = 20
@@ -93,8 +94,7 @@ def compare(
     check_several(samplers, "samplers", SamplerError)
     check_several(tables, "tables", TableError)
     check_several(problems, "problems", TableError)
-    if out == "":
-        raise StoreError("the name of the folder `out` is empty; the working directory is written as a dot")
+    out = named_folder(out, "folder `out`") if out is not None else None
     for name, limit in {"trials": trials, "seeds": seeds, "processes": processes, "timeout": timeout}.items():
         if limit is not None and not limit > 0:
             raise SamplerError(f"{name} can't be {limit}: allowed are numbers above 0")
@@ -107,7 +107,7 @@ def compare(
     played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
     workers = processes or available_cores()
     with ExitStack() as stack:
-        folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory(prefix="tilescout-")))
+        folder = out if out is not None else Path(stack.enter_context(TemporaryDirectory(prefix="tilescout-")))
         check_comparison_files(folder)
         finished = stack.enter_context(FinishedRuns(folder / SEARCHES, resume, anew))
         finished.check({case: len(truth) for case, truth in truths.items()})

@@ -39,7 +39,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.templates import KernelTemplate, find_template
-from tilescout.spaces.trust import named_store
+from tilescout.spaces.trust import named_folder
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
@@ -153,7 +153,7 @@ def autotune(
     """
     torch_hooks.check_version()
     options = replace(options or TunerOptions(), seconds=seconds)
-    root = named_store(store)
+    root = named_folder(store)
     reason = why_inactive()
     if reason:
         _LOG.warning("nothing is tuned: %s", reason)

@@ -10,7 +10,7 @@ from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.spaces.errors import NoResultError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import NONE_NAMED, Named
-from tilescout.spaces.trust import named_store
+from tilescout.spaces.trust import named_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,4 +150,4 @@ def load_study(
     StoreError
         If there is no such study, or it is damaged.
     """
-    return TuneResult.of(read_study(name, studies(named_store(store), storage), named))
+    return TuneResult.of(read_study(name, studies(named_folder(store), storage), named))
