@@ -15,12 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import hypothesis
 import pytest
 
 from tilescout.experiments.commands.cli import main
+from tilescout.search.build.standby import running
 from tilescout.search.tracking import default_store
 from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.spaces import devices, plugins, templates
@@ -227,6 +229,17 @@ def run_command(
         )
 
     return run_command
+
+
+@pytest.fixture
+def own_standing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the sockets of what stands by for a test alone, and ends with it."""
+    with TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket has 107 bytes at most
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder, "tilescout")
+        for each in running():
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
 
 
 TEMPLATE = """

@@ -1,14 +1,11 @@
 """``tilescout tune`` as a session of a process that stands by: what it does and prints is the same."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -51,22 +48,18 @@ def is_ready() -> bool:
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
+def call(tmp_path: Path, own_standing: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """A function: run the command line, and tell whether a process that stands by did the work."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
-    with TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket has 107 bytes at most
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
 
-        def call(*arguments: str) -> "tuple[subprocess.CompletedProcess[str], bool]":
-            command = [sys.executable, "-P", str(script), *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, env=safe_environment(), check=False)
-            return done, not Path("did_it").read_text()
+    def call(*arguments: str) -> "tuple[subprocess.CompletedProcess[str], bool]":
+        command = [sys.executable, "-P", str(script), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=safe_environment(), check=False)
+        return done, not Path("did_it").read_text()
 
-        yield call
-        for each in running():
-            os.kill(each.pid, signal.SIGKILL)
+    return call
 
 
 def found(folder: Path) -> dict[str, Any]:
@@ -95,11 +88,9 @@ def test_a_tuning_that_stands_by_finds_and_says_what_another_does(call: Call, tm
 
 
 @pytest.mark.parametrize("typed", ["tune gemm_sm90 --no-standby", "doctor", ""])
-def test_nothing_stands_by_where_no_tuning_may_have_it(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    with TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        wake_for_next(["tilescout", *typed.split()])
-        assert not list(Path(folder).rglob("*.socket"))
+def test_nothing_stands_by_where_no_tuning_may_have_it(own_standing: Path, typed: str) -> None:
+    wake_for_next(["tilescout", *typed.split()])
+    assert not list(own_standing.parent.rglob("*.socket"))
 
 
 def test_a_process_that_is_ready_to_tune_has_imported_all_of_ours(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -63,29 +62,25 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, own_standing: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """A function: start the small program that calls the other, for which a process is ready unless nobody woke it."""
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
-    with TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket has 107 bytes at most
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", HERE)
 
-        def start(*arguments: str, options: Sequence[str] = ("-P",), wakes: bool = True) -> "subprocess.Popen[str]":
-            command = [sys.executable, *options, str(script)]
-            if wakes and not running():
-                subprocess.run([*command, "wake"], check=True, env=safe_environment())
-                deadline = time.monotonic() + 60
-                while not running() and time.monotonic() < deadline:
-                    time.sleep(0.05)
-            pipe = subprocess.PIPE
-            return subprocess.Popen(
-                [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=safe_environment()
-            )
+    def start(*arguments: str, options: Sequence[str] = ("-P",), wakes: bool = True) -> "subprocess.Popen[str]":
+        command = [sys.executable, *options, str(script)]
+        if wakes and not running():
+            subprocess.run([*command, "wake"], check=True, env=safe_environment())
+            deadline = time.monotonic() + 60
+            while not running() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=safe_environment()
+        )
 
-        yield start
-        for each in running():
-            os.kill(each.pid, signal.SIGKILL)
+    return start
 
 
 def waiting(process: "subprocess.Popen[str]") -> int:

@@ -10,11 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -56,14 +55,10 @@ def ready(*arguments: str) -> Callable[[Connection, Mapping[str, Any]], None]:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the sockets, for processes of this test alone; the path of a socket has 107 bytes at most."""
+def place(own_standing: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the sockets, for processes of this test alone, which find this module."""
     monkeypatch.syspath_prepend(HERE)
-    with TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield Path(folder, "tilescout")
-        for each in running():
-            os.kill(each.pid, signal.SIGKILL)
+    return own_standing
 
 
 def told(session: Session) -> dict[str, Any]:

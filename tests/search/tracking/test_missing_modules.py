@@ -1,14 +1,10 @@
 """Where MLflow is not installed, or only in part, a search says which module is missing, and not that a pipe broke."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,6 +13,8 @@ from tilescout.search.build.standby import can_stand_by, running
 from tilescout.search.studies.folders import studies
 from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.unlogged import unlogged
+
+pytestmark = pytest.mark.usefixtures("own_standing")
 
 PROBLEM = "512x512x512:bf16"
 BLOCKER = """
@@ -29,17 +27,6 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 """
-
-
-@pytest.fixture(autouse=True)
-def standing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of sockets for the processes of a test alone; the path of a socket has 107 bytes at most."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
-        for each in running():
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
 
 
 @pytest.fixture
