@@ -32,7 +32,7 @@ _STAGES = tuple(range(2, 9))
 _PAIR = 256  # tokens of two tiles
 _FILLED = 1.05  # rows of such pairs over the tokens, up to which they are full enough
 _WIDER = 1.04  # columns of pairs of tiles over n, up to which they are full enough
-_EMPTIER = 1.09  # columns of wide tiles over those of narrower ones, from which the wide ones are too empty
+_EMPTIER = 1.08  # columns of wide tiles over those of narrower ones, from which the wide ones are too empty
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
     Knob("warp_groups", (1, 2, 3), "consumer warp groups"),
@@ -155,19 +155,17 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         bounds and the tiles were chosen. Where groups nearly fill pairs of tiles, two blocks share the weights: that
         and its bounds were chosen on the recorded tables (`experiments/results/grouped-tables.md`). Where they do not,
         two blocks share the tokens if n nearly fills pairs of tiles. Tiles have 128 columns in place of 192 where those
-        span a twelfth more columns. That may be for n, which was chosen on four problems of n of 640, 1,024 and 1,408,
-        or for the last round of tiles on the device, which was chosen on the recorded tables
-        (`experiments/results/grouped-products.md`).
+        lie beyond n by a twelfth more: chosen on four problems of n of 640, 1,024 and 1,408, where 128 took 0.71 to
+        0.89 of the time. To choose by the last round of tiles on the device, too, brought nothing on problems that were
+        drawn for it (`experiments/results/grouped-products.md`).
         """
         size = sum(group * group for group in problem.groups) / problem.tokens
         narrow = next((width for width in (16, 32, 64) if size <= width), 0)
         if narrow and problem.n > MMA_ROWS:
             return _like(problem, device, tile=(128, narrow, 64), swap_ab=1, raster="n")
         if problem.n > 2 * MMA_ROWS:
-            filled = sum(_spanned(group, _PAIR) for group in problem.groups) <= _FILLED * problem.tokens
-            height = _PAIR if filled else _PAIR // 2
-            width = _width(problem.n, sum(_spanned(group, height) for group in problem.groups), device)
-            if filled:
+            width = 128 if _spanned(problem.n, 192) >= _EMPTIER * _spanned(problem.n, 128) else 192
+            if sum(_spanned(group, _PAIR) for group in problem.groups) <= _FILLED * problem.tokens:
                 tile = (128, 128 if size < 2 * _PAIR else width, 64)
                 return _like(problem, device, tile=tile, schedule="pingpong", cluster_m=2, swizzle=4, raster="n")
             # Two blocks then read the tokens' tile once: 1 to 8 % faster on 8 of 9 uneven problems, slower where
@@ -250,18 +248,6 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 def _spanned(size: int, width: int) -> int:
     """Rows or columns of the tiles of a width that cover a size."""
     return int(ceil_div(size, width) * width)
-
-
-def _width(n: int, rows: int, device: Device) -> int:
-    """Columns of the tiles of many tokens, which span so many rows: see `GroupedGemmSm90Template.default`."""
-
-    def in_rounds(width: int) -> int:
-        """The columns of the tiles that a multiprocessor computes, one behind the other."""
-        return int(ceil_div(rows // 128 * ceil_div(n, width), device.sms) * width)
-
-    wide, narrow = 192, 128
-    too_empty = _spanned(n, wide) >= _EMPTIER * _spanned(n, narrow) or in_rounds(wide) >= _EMPTIER * in_rounds(narrow)
-    return narrow if too_empty else wide
 
 
 def _like(problem: GroupedProblem, device: Device, tile: tuple[int, int, int], **others: Value) -> Configuration:
