@@ -20,7 +20,7 @@ _IMPORTED = (
     *("tilescout.search.tracking.standing.logger", "tilescout.search.tuning.suite", "tilescout.spaces.gemm_suites"),
     *("tilescout.spaces.gemm_sm90.template", "tilescout.spaces.gemm_streamk_sm90.template"),
     *("importlib.resources.readers", "packaging.specifiers", "pandas", "pyarrow.compute", "pyarrow.parquet"),
-    "threadpoolctl",
+    *("scipy.special", "threadpoolctl"),
 )
 """Modules that a tuning imports, the command and those that are imported when they are first used."""
 
