@@ -24,9 +24,10 @@ from tilescout.search.build.loading import Launch, load_described, load_launch, 
 from tilescout.search.build.standby import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer
-from tilescout.search.measure.machine import Machine, SlowHostError, make_machine
+from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.protocol import Objective, ProtocolOptions, is_doubtful, is_pruned
+from tilescout.search.measure.preloading import load_kernels
+from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.spaces.errors import ArtifactError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.faults import SHORTAGES
@@ -82,11 +83,6 @@ class ShortageError(Exception):
     """Room, memory or numbers of files ran out before a kernel ran, which says nothing of the kernel."""
 
 
-_USUAL = "tilescout.spaces.gemm:Gemm", "1024x1024x1024:bf16"
-"""A workload and its problem that are set up before anything is asked for, and thrown away: half of the time that the
-first problem takes goes into loading, when they first run, the kernels of torch that any problem needs (0.4 of 0.8 s on
-an H100, 2026-11-28)."""
-
 _KEPT = 4
 """Problems that stay set up: searches of several take turns, and setting one up takes up to a second."""
 
@@ -105,10 +101,8 @@ class Worker:
         """Have the device load what setting a problem up takes, whatever the problem; nothing of it is kept."""
         import torch
 
-        workload = load_workload(_USUAL[0])
-        quick = ProtocolOptions(Objective.SANDWICH, heating_us=0.0, cold_l2=0.0)
-        with suppress(torch.OutOfMemoryError, SlowHostError):  # the problem that is asked for may fare better
-            Bench(self.machine, workload, workload.problem.parse(_USUAL[1]), quick)
+        with suppress(torch.OutOfMemoryError):  # the problem that is asked for may fare better
+            load_kernels(self.machine.device)
         self.machine.release()
 
     def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
