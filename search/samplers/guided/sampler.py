@@ -44,6 +44,7 @@ from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.noise import EARLY, doubt
+from tilescout.search.studies.unchanged import Unchanged
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
@@ -124,7 +125,10 @@ class GuidedSampler(SpaceSampler):
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._stock: Indices = self._stored  # what was chosen to serve all problems
         self._kernels_of: Indices | None = None  # the number of the kernel that each configuration is compiled as
-        self._early: set[int] = set()  # what was proposed before any outcome: it is compiled while a GPU is set up
+        self._there: set[int] = set()  # kernels of what is stored, and of what is compiled while a GPU is set up
+        self._near: tuple[Prediction, Indices] | None = None  # the capital by an expectation
+        self._free_now: Unchanged[Indices] = Unchanged()
+        self._history_now: Unchanged[History] = Unchanged()
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
@@ -203,7 +207,8 @@ class GuidedSampler(SpaceSampler):
             known, free = replace(known, history=replace(known.history, running=running)), free[free != index]
 
     def find_stored(self, stored: Indices, stock: Indices, kernels: Indices | None = None) -> None:
-        self._stored, self._stock, self._kernels_of = stored, stock, kernels
+        self._stored, self._stock, self._kernels_of, self._near = stored, stock, kernels, None
+        self._there = self._compiled_as(stored)
 
     def get_ready(self) -> None:
         prior = self.about.prior
@@ -211,6 +216,9 @@ class GuidedSampler(SpaceSampler):
             _ = prior.points
         else:
             prior.beside()
+
+    def free(self, study: optuna.Study) -> Indices:
+        return self._free_now.of(study, "free", lambda: super(GuidedSampler, self).free(study))
 
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(*self._if_given_up(study), given_up=True)
@@ -220,10 +228,10 @@ class GuidedSampler(SpaceSampler):
 
     def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
         """The history without what is in flight, and what is still to be tried: that is among it."""
-        known = self._known(study)
-        history, left = known.history, np.zeros(len(self.space), dtype=np.bool_)
-        left[self.free(study)] = left[known.history.running] = True
-        return replace(known, history=replace(history, running=history.running[:0])), np.flatnonzero(left)
+        known, free = self._known(study), self.free(study)
+        running = known.history.running
+        left = self._free_now.of(study, "left", lambda: np.insert(free, np.searchsorted(free, running), running))
+        return replace(known, history=replace(known.history, running=running[:0])), left
 
     def _reason_to_stop(self, known: "_Known", free: Indices, given_up: bool = False) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
@@ -265,7 +273,8 @@ class GuidedSampler(SpaceSampler):
         return known.is_blind and len(known.history.settled) < self.tuning.startup
 
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
-        history, prior = history_of(study, self.space, but), self.about.prior
+        history = self._history_now.of(study, but, lambda: history_of(study, self.space, but))
+        prior = self.about.prior
         return _Known(history, prior.now(), prior.beside()) if history.are_times else _Known(history, None)
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
@@ -282,36 +291,33 @@ class GuidedSampler(SpaceSampler):
         best = self._to_beat(history, known.prior)
         proposed = int(candidates[most_promising(mean, std, best, self._price(candidates))])
         if not history.finished:
-            self._early.add(proposed)
+            self._there |= self._compiled_as(np.array([proposed]))
         return proposed
 
     def _capital(self, prior: Prediction | None) -> Indices:
         """The stock that is expected to be near the best; none if that is little, or much of it is not stored."""
         if prior is None or not len(self._stock):
             return self._stock[:0]
-        mean = prior.mean
-        near: Indices = self._stock[mean[self._stock] <= mean.min() + self.tuning.capital]
-        there: Indices = np.intersect1d(near, self._stored)
-        return there if len(there) >= max(self.tuning.least, _MOST * len(near)) else there[:0]
+        if self._near is None or self._near[0] is not prior:
+            mean = prior.mean
+            near: Indices = self._stock[mean[self._stock] <= mean.min() + self.tuning.capital]
+            there: Indices = np.intersect1d(near, self._stored)
+            is_much = len(there) >= max(self.tuning.least, _MOST * len(near))
+            self._near = prior, there if is_much else there[:0]
+        return self._near[1]
 
     def is_dear(self, index: int) -> bool:
-        return self._has_capital and self._count_dear(np.array([index]), self._stored[:0], self.about.prior.now()) > 0
+        return self._count_dear(np.array([index]), self._stored[:0], self.about.prior.now()) > 0
 
     def _count_dear(self, trials: Indices, before: Indices, prior: Prediction | None) -> int:
         """How many kernels of trials had to be compiled, though much was stored; those of trials before were there."""
         if not len(self._capital(prior)):
             return 0
-        early = np.array(sorted(self._early), dtype=np.int64)
-        there = self._compiled_as(np.concatenate([self._stored, early, before]))
-        return len(np.setdiff1d(self._compiled_as(trials), there))
+        return len(self._compiled_as(trials) - self._there - self._compiled_as(before))
 
-    def _compiled_as(self, trials: Indices) -> Indices:
+    def _compiled_as(self, trials: Indices) -> set[int]:
         """The numbers of the kernels of trials."""
-        return trials if self._kernels_of is None else self._kernels_of[trials]
-
-    @property
-    def _has_capital(self) -> bool:
-        return bool(np.isin(self._stock, self._stored).any())
+        return set((trials if self._kernels_of is None else self._kernels_of[trials]).tolist())
 
     def _alone(self, known: "_Known") -> Joint:
         """How far the search is, where it is alone."""
