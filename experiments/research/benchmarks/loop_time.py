@@ -114,6 +114,11 @@ class Searched:
     trials: int
     cpu_seconds: float
 
+    @property
+    def milliseconds(self) -> float:
+        """Of a trial."""
+        return 1e3 * self.cpu_seconds / self.trials
+
 
 def search(name: str, stocked: bool) -> Searched:
     """Search a problem in both spaces."""
@@ -158,9 +163,15 @@ def main(run: Run, problems: tuple[str, ...], repeats: int) -> None:
     for name in problems:
         search(name, False)  # reads the models, and imports what is used first here
     found = [search(name, stocked) for _ in range(repeats) for name in problems for stocked in (False, True)]
-    run.keep({"searches": [asdict(one) for one in found]})
-    for name in problems:
-        for stocked, store in ((False, "empty store"), (True, "stock in the store")):
-            some = [one for one in found if (one.problem, one.stocked) == (name, stocked)]
-            each = np.median([1e3 * one.cpu_seconds / one.trials for one in some])
-            print(f"{name:>22}  {store:<18}  {some[0].trials:>3} trials, {each:5.1f} ms each")
+    milliseconds = {
+        store: {
+            name: float(np.median([one.milliseconds for one in found if (one.problem, one.stocked) == (name, stocked)]))
+            for name in problems
+        }
+        for store, stocked in (("empty store", False), ("stock in the store", True))
+    }
+    run.keep({"searches": [asdict(each) for each in found], "milliseconds": milliseconds})
+    print(f"processor time of a trial, medians of {repeats}, ms")
+    for store, times in milliseconds.items():
+        for name, each in times.items():
+            print(f"{name:>22}  {store:<18}  {each:5.1f}")
