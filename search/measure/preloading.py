@@ -2,9 +2,9 @@
 
 CUDA loads a kernel when it first runs, and a library sets itself up when it is first called: that is half of the time
 that the first problem takes. Kernels that threads load at the same time wait little for each other. On an H200 host a
-first problem was there 0.75 to 0.8 s after the process had begun, or 0.9 to 1.1 s where launches take milliseconds;
-where another problem was set up first, which loads the same one behind the other, after 0.95 to 1.2 s, or 1.2 to 1.4 s
-(three processes each, 2026-11-28).
+small problem was set up 0.7 to 0.8 s after its process had begun, and a larger one after 0.9 to 1.1 s. Behind another
+problem, which loads the same kernels one after the other, it took 1.0 to 1.2 and 1.2 to 1.4 s (three processes each,
+2026-11-28; `experiments/results/wall-time.md`).
 """
 
 from collections.abc import Callable

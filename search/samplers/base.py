@@ -370,12 +370,15 @@ class SpaceSampler(BaseSampler, ABC):
                 return codes
             set_system_attribute(study, trial, CLAIM, [])
 
-    def _free(self, study: optuna.Study, trial: FrozenTrial | None = None) -> Indices:
+    def _free(
+        self, study: optuna.Study, trial: FrozenTrial | None = None, trials: Sequence[FrozenTrial] | None = None
+    ) -> Indices:
+        """See `free`; without one trial, and of those that were listed just now, where they were."""
         ledger = Ledger.empty(self.space)
         key = study_key(study)
         if self._reading is not None and self._reading[0] == key:
             ledger = self._reading[1]
-        ledger = ledger.read(all_trials(study))
+        ledger = ledger.read(all_trials(study) if trials is None else trials)
         self._reading = (key, ledger)
         return np.flatnonzero(~(ledger.taken | ledger.pending(but=trial.number if trial is not None else None)))
 

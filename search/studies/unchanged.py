@@ -1,12 +1,10 @@
 """What was worked out of the trials of a study, for as long as none of them changes."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 import optuna
 from optuna.trial import FrozenTrial
-
-from tilescout.search.studies.optuna_hooks import all_trials, study_key
 
 Found = TypeVar("Found")
 
@@ -19,27 +17,29 @@ class Unchanged(Generic[Found]):
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[Hashable, tuple[FrozenTrial, ...], dict[Hashable, Found]] = (None, (), {})
+        self._kept: tuple[optuna.Study | None, tuple[FrozenTrial, ...], dict[Hashable, Found]] = (None, (), {})
 
-    def of(self, study: optuna.Study, which: Hashable, work_out: Callable[[], Found]) -> Found:
-        """What was worked out of the study's trials as they are now, or is now.
+    def of(
+        self, study: optuna.Study, trials: Sequence[FrozenTrial], which: Hashable, work_out: Callable[[], Found]
+    ) -> Found:
+        """What was worked out of these trials, or is now.
 
         Parameters
         ----------
-        study
-            Whose trials they are.
+        study, trials
+            The trials as the study lists them now, without a copy of each.
         which
             Says what of them it is, where there is more than one thing.
         work_out
             Called without arguments if that is not known.
         """
-        whose, trials = study_key(study), all_trials(study)
-        kept = self._kept
-        if kept[0] != whose or len(kept[1]) != len(trials) or any(map(_differ, kept[1], trials)):
-            kept = self._kept = whose, tuple(trials), {}
-        if which not in kept[2]:
-            kept[2][which] = work_out()
-        return kept[2][which]
+        whose, listed, known = self._kept
+        if whose is not study or len(listed) != len(trials) or any(map(_differ, listed, trials)):
+            known = {}
+            self._kept = study, tuple(trials), known
+        if which not in known:
+            known[which] = work_out()
+        return known[which]
 
 
 def _differ(one: FrozenTrial, other: FrozenTrial) -> bool:

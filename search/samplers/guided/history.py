@@ -79,18 +79,20 @@ class History:
         return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, 0, True)
 
 
-def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
-    """The history of a study, without the trial of number `but`.
+def history_of(
+    study: optuna.Study, space: SearchSpace, but: int | None = None, trials: Sequence[FrozenTrial] | None = None
+) -> History:
+    """The history of a study, without the trial of number `but`; of its trials as they were listed just now, if so.
 
     Trials that do not have all knobs, or have a combination of them that is not legal, say nothing, and neither do
     those that were in flight when their search ended: they were not tried.
     """
     names = list(distributions(space))
-    everything = study.get_trials(deepcopy=False)
-    trials = [trial for trial in everything if was_tried(trial) and all(name in trial.params for name in names)]
-    codes = np.array([[trial.params[name] for name in names] for trial in trials], dtype=np.int64)
+    everything = study.get_trials(deepcopy=False) if trials is None else trials
+    tried = [trial for trial in everything if was_tried(trial) and all(name in trial.params for name in names)]
+    codes = np.array([[trial.params[name] for name in names] for trial in tried], dtype=np.int64)
     at = np.asarray(space.find(codes.reshape(-1, len(names))), dtype=np.int64)
-    legal = [(trial, index) for trial, index in zip(trials, at.tolist(), strict=True) if index >= 0]
+    legal = [(trial, index) for trial, index in zip(tried, at.tolist(), strict=True) if index >= 0]
 
     def in_state(*states: TrialState) -> list[tuple[FrozenTrial, int]]:
         return [(trial, index) for trial, index in legal if trial.state in states]

@@ -44,6 +44,7 @@ from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.noise import EARLY, doubt
+from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.unchanged import Unchanged
 from tilescout.spaces.space import Indices, SearchSpace
 
@@ -129,6 +130,7 @@ class GuidedSampler(SpaceSampler):
         self._near: tuple[Prediction, Indices] | None = None  # the capital by an expectation
         self._free_now: Unchanged[Indices] = Unchanged()
         self._history_now: Unchanged[History] = Unchanged()
+        self._left: tuple[History, Indices, Indices] | None = None  # what is free, with what is in flight, by both
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
@@ -218,7 +220,8 @@ class GuidedSampler(SpaceSampler):
             prior.beside()
 
     def free(self, study: optuna.Study) -> Indices:
-        return self._free_now.of(study, "free", lambda: super(GuidedSampler, self).free(study))
+        trials = all_trials(study)
+        return self._free_now.of(study, trials, None, lambda: self._free(study, trials=trials))
 
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(*self._if_given_up(study), given_up=True)
@@ -229,9 +232,10 @@ class GuidedSampler(SpaceSampler):
     def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
         """The history without what is in flight, and what is still to be tried: that is among it."""
         known, free = self._known(study), self.free(study)
-        running = known.history.running
-        left = self._free_now.of(study, "left", lambda: np.insert(free, np.searchsorted(free, running), running))
-        return replace(known, history=replace(known.history, running=running[:0])), left
+        history, running = known.history, known.history.running
+        if self._left is None or self._left[0] is not history or self._left[1] is not free:
+            self._left = history, free, np.insert(free, np.searchsorted(free, running), running)
+        return replace(known, history=replace(history, running=running[:0])), self._left[2]
 
     def _reason_to_stop(self, known: "_Known", free: Indices, given_up: bool = False) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
@@ -273,7 +277,8 @@ class GuidedSampler(SpaceSampler):
         return known.is_blind and len(known.history.settled) < self.tuning.startup
 
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
-        history = self._history_now.of(study, but, lambda: history_of(study, self.space, but))
+        trials = study.get_trials(deepcopy=False)
+        history = self._history_now.of(study, trials, but, lambda: history_of(study, self.space, but, trials))
         prior = self.about.prior
         return _Known(history, prior.now(), prior.beside()) if history.are_times else _Known(history, None)
 
@@ -307,7 +312,8 @@ class GuidedSampler(SpaceSampler):
         return self._near[1]
 
     def is_dear(self, index: int) -> bool:
-        return self._count_dear(np.array([index]), self._stored[:0], self.about.prior.now()) > 0
+        prior = self.about.prior.now() if len(self._stock) else None
+        return self._count_dear(np.array([index]), self._stored[:0], prior) > 0
 
     def _count_dear(self, trials: Indices, before: Indices, prior: Prediction | None) -> int:
         """How many kernels of trials had to be compiled, though much was stored; those of trials before were there."""

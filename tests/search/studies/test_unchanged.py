@@ -32,7 +32,7 @@ def test_every_change_of_a_trial_is_seen(storage: optuna.storages.BaseStorage) -
         return [(t.state, t.params, t.value, t.system_attrs, t.user_attrs) for t in study.get_trials(deepcopy=True)]
 
     def now() -> list[tuple[object, ...]]:
-        return kept.of(study, "states", states)
+        return kept.of(study, study.get_trials(deepcopy=False), "states", states)
 
     assert now() == []
     study.enqueue_trial({"knob": 3})
@@ -61,7 +61,7 @@ def test_nothing_is_worked_out_twice_while_nothing_changes(tmp_path: Path) -> No
             calls.append(which)
             return len(calls)
 
-        return kept.of(study, which, work_out)
+        return kept.of(study, study.get_trials(deepcopy=False), which, work_out)
 
     assert [asked("one"), asked("other"), asked("one"), asked("other")] == [1, 2, 1, 2]
     study.ask(KNOB)
@@ -72,4 +72,4 @@ def test_two_studies_are_told_apart_though_neither_has_a_trial(tmp_path: Path) -
     storage = STORAGES["journal"](tmp_path)
     kept = Unchanged[str]()
     for name in ("one", "other"):
-        assert kept.of(optuna.create_study(storage=storage), "name", partial(str, name)) == name
+        assert kept.of(optuna.create_study(storage=storage), [], "name", partial(str, name)) == name
