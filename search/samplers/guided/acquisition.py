@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
 from tilescout.costmodel.features import Features
-from tilescout.costmodel.posterior import expected_improvement
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.spaces.space import Indices, SearchSpace
@@ -139,18 +138,12 @@ def incumbent(history: History, prior: Prediction | None, elsewhere: float | Non
     return min(known, default=None)
 
 
-def most_promising(mean: Floats, std: Floats, best: float | None, price: Floats) -> int:
-    """The position of the largest expected improvement on `best` for its price; of the smallest mean, without a best.
+def most_promising(mean: Floats, worth: Floats | None) -> int:
+    """The position of the candidate that is worth the most; of the smallest mean, where nothing is to be improved on.
 
     Parameters
     ----------
-    mean, std
-        Of each candidate's value, of shape [candidates].
-    best
-        The incumbent's value.
-    price
-        Of trying each, of the same shape.
+    mean, worth
+        Of each candidate's value, and what trying it is worth, of shape [candidates].
     """
-    if best is None:
-        return int(mean.argmin())
-    return int((expected_improvement(mean, std, best) / price).argmax())
+    return int(mean.argmin() if worth is None else worth.argmax())

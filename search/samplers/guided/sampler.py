@@ -50,6 +50,7 @@ from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
 _MORE = 1.5  # times as many trials of other problems as a kernel was fitted to, before it is fitted anew
+_FORBIDDING = 1e6  # the price of a trial that promises too little for what it takes: any other goes before it
 _MOST = 0.9  # of the stock near the best is there where it was compiled, though some kernels of it may have failed
 
 _LOG = logging.getLogger("tilescout")
@@ -266,7 +267,8 @@ class GuidedSampler(SpaceSampler):
         if known.is_blind and len(history.settled) < 2 * self.tuning.startup:
             return None
         candidates, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
-        return float((expected_improvement(mean, std, best) / self._price(candidates)).max())
+        worth = self._worth(known, candidates, mean, std, best)
+        return float(worth.max()) if worth is not None else None
 
     def posterior(self, study: optuna.Study) -> Posterior:
         """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
@@ -294,7 +296,7 @@ class GuidedSampler(SpaceSampler):
             some = new_tiles(self.about.prior.features, candidates, history.running)
             candidates, mean, std = candidates[some], mean[some], std[some]
         best = self._to_beat(history, known.prior)
-        proposed = int(candidates[most_promising(mean, std, best, self._price(candidates))])
+        proposed = int(candidates[most_promising(mean, self._worth(known, candidates, mean, std, best))])
         if not history.finished:
             self._there |= self._compiled_as(np.array([proposed]))
         return proposed
@@ -322,8 +324,12 @@ class GuidedSampler(SpaceSampler):
         return len(self._compiled_as(trials) - self._there - self._compiled_as(before))
 
     def _compiled_as(self, trials: Indices) -> set[int]:
-        """The numbers of the kernels of trials."""
-        return set((trials if self._kernels_of is None else self._kernels_of[trials]).tolist())
+        """The kernels of trials."""
+        return set(self._numbers(trials).tolist())
+
+    def _numbers(self, trials: Indices) -> Indices:
+        """The numbers of the kernels of trials, of shape [trials]."""
+        return trials if self._kernels_of is None else self._kernels_of[trials]
 
     def _alone(self, known: "_Known") -> Joint:
         """How far the search is, where it is alone."""
@@ -334,9 +340,19 @@ class GuidedSampler(SpaceSampler):
             alone(history), dear=dear, dear_running=self._count_dear(history.running, history.settled, prior)
         )
 
-    def _price(self, candidates: Indices) -> Floats:
-        """The price of each candidate: 1 if its kernel is to be compiled."""
-        return np.where(np.isin(candidates, self._stored), self.tuning.stored, 1.0)
+    def _worth(
+        self, known: "_Known", candidates: Indices, mean: Floats, std: Floats, best: float | None
+    ) -> Floats | None:
+        """The expected improvement of each candidate for its price; None without a value to improve on."""
+        if best is None:
+            return None
+        gain, stored = expected_improvement(mean, std, best), np.isin(candidates, self._stored)
+        price = np.where(stored, self.tuning.stored, 1.0)
+        if known.history.finished and len(self._capital(known.prior)):
+            tried = self._compiled_as(np.concatenate([known.history.settled, known.history.running]))
+            there = np.isin(self._numbers(candidates), list(self._there | tried))
+            price[~there & (gain < self.tuning.dear)] = _FORBIDDING
+        return np.asarray(gain / price)
 
     def _to_beat(self, history: History, prior: Prediction | None = None) -> float | None:
         """The log time to improve on; None if nothing is known, nor expected of what is in flight by the prior."""

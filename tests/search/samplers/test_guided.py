@@ -224,6 +224,19 @@ def test_of_the_first_proposals_some_are_compiled_though_stored_kernels_are_expe
     assert [ask(study, SPACE)[1] for _ in range(12)] == proposed
 
 
+def test_once_an_outcome_is_known_what_promises_little_is_not_compiled_while_anything_is_stored() -> None:
+    stored = np.arange(20, 40)
+    for dear, is_compiled in ((1.0, False), (0.0, True)):
+        expected = Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2)
+        study = study_of(SPACE, expected, ventured=0, stored=1.0, dear=dear)
+        sampler_of(study).find_stored(stored, stored)
+        trial, first = ask(study, SPACE)
+        study.tell(trial, 1.0)
+        proposed = {first, *(ask(study, SPACE)[1] for _ in range(len(stored) - 1))}
+        assert (proposed != set(stored.tolist())) == is_compiled
+        assert ask(study, SPACE)[1] not in proposed  # what is left has to be compiled, and is tried nevertheless
+
+
 def test_a_good_model_finds_the_best_within_a_few() -> None:
     truth = truth_of(SPACE)
     expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3
