@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def know_ahead() -> None:
 
 
 def _asked() -> _Asked:
-    """What the answer of the driver depends on; no files where it shows none."""
+    """All that the answer of the driver depends on; no files where it shows none."""
     found = [path for place in _SHOWN if place.is_dir() for path in place.rglob("*")]
     devices = Path("/dev").glob("nvidia*") if found else ()
     return os.environ.get("CUDA_VISIBLE_DEVICES"), tuple(sorted(map(str, [*found, *devices])))
@@ -79,4 +80,4 @@ def driver_version() -> tuple[int, int] | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(visible_gpus()))
+    sys.stdout.write(json.dumps(visible_gpus()))

@@ -13,12 +13,13 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
 from tilescout.search.build.standby import Do
@@ -26,7 +27,6 @@ from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer
 from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.preloading import load_kernels
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.spaces.errors import ArtifactError, SpaceError, TilescoutError, one_line
@@ -34,6 +34,9 @@ from tilescout.spaces.faults import SHORTAGES
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.workloads import load_workload
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,61 @@ class Worker:
         except Exception:  # torch raises several types; any of them means no
             return False
         return True
+
+
+_SHAPE = (64, 64)
+
+
+def load_kernels(device: "torch.device") -> None:
+    """Run once all that draws operands, computes the reference, calls the library and judges an output.
+
+    CUDA loads a kernel when it first runs, and a library sets itself up when it is first called: that is half of the
+    time that the first problem takes. Kernels that threads load at the same time wait little for each other. On an H200
+    host a small problem was set up 0.7 to 0.8 s after its process had begun, and a larger one after 0.9 to 1.1 s.
+    Behind another problem, which loads the same kernels one after the other, it took 1.0 to 1.2 and 1.2 to 1.4 s (three
+    processes each, 2026-11-28; `experiments/results/wall-time.md`).
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        If the device has no memory for that.
+    """
+    steps: tuple[Callable[[torch.device], object], ...] = (_draw, _multiply, _multiply_exactly, _judge)
+    with ThreadPoolExecutor(len(steps), "preloading") as threads:
+        for loaded in [threads.submit(step, device) for step in steps]:
+            loaded.result()
+
+
+def _draw(device: "torch.device") -> object:
+    import torch
+
+    generator = torch.Generator(device)
+    generator.seed()
+    return torch.randn(_SHAPE, generator=generator, device=device, dtype=torch.bfloat16).float()
+
+
+def _multiply(device: "torch.device") -> object:
+    import torch
+
+    a = torch.ones(_SHAPE, device=device, dtype=torch.bfloat16)
+    return torch.mm(a, a.t(), out=torch.empty_like(a))
+
+
+def _multiply_exactly(device: "torch.device") -> object:
+    import torch
+
+    a = torch.ones((1, *_SHAPE), device=device)
+    return torch.bmm(a, a.transpose(1, 2))
+
+
+def _judge(device: "torch.device") -> object:
+    import torch
+
+    reference = torch.ones(_SHAPE, device=device)
+    norms = reference.norm(), reference.abs().max()
+    error = torch.linalg.vector_norm(torch.sub(reference.bfloat16(), reference))
+    bands = torch.empty(_SHAPE, device=device, dtype=torch.int16).fill_(1)
+    return torch.stack([*norms, error, (bands != 1).any().float()])
 
 
 def leave_with_host(connection: Connection) -> None:

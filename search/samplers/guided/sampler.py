@@ -40,12 +40,12 @@ from tilescout.search.samplers.guided.stopping import (
     out_of_patience,
     unlikely_gain,
 )
+from tilescout.search.samplers.guided.unchanged import Unchanged
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.noise import EARLY, doubt
 from tilescout.search.studies.optuna_hooks import all_trials
-from tilescout.search.studies.unchanged import Unchanged
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready

@@ -57,7 +57,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(shown: Path) -> list[str]:
-    """What a process hears that has asked ahead, then asks twice, then with no GPU chosen, then with a further GPU."""
+    """The lines of a process that has asked ahead, then asks twice, with no GPU chosen, and with a further GPU."""
     command = [sys.executable, "-P", "-c", ASK, str(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

@@ -1,12 +1,11 @@
-"""What a device loads before a problem is asked for."""
+"""Kernels that a device loads before a problem is asked for."""
 
 import threading
 
 import pytest
 import torch
 
-from tilescout.search.measure.preloading import load_kernels
-from tilescout.search.measure.worker import Worker
+from tilescout.search.measure.worker import Worker, load_kernels
 
 
 def no_memory(*_: object, **__: object) -> None:

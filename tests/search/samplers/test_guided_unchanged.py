@@ -1,4 +1,4 @@
-"""What was worked out of a study's trials is worked out anew once one of them changed, and not before."""
+"""Findings about a study's trials are worked out anew once one of them changed, and not before."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,8 +7,8 @@ from pathlib import Path
 import optuna
 import pytest
 
+from tilescout.search.samplers.guided.unchanged import Unchanged
 from tilescout.search.studies.optuna_hooks import LongJournal
-from tilescout.search.studies.unchanged import Unchanged
 
 KNOB: dict[str, optuna.distributions.BaseDistribution] = {"knob": optuna.distributions.IntDistribution(0, 9)}
 STORAGES: dict[str, Callable[[Path], optuna.storages.BaseStorage]] = {

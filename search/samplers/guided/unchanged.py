@@ -1,4 +1,4 @@
-"""What was worked out of the trials of a study, for as long as none of them changes."""
+"""Findings about the trials of a study that are kept for as long as none of them changes."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
@@ -22,7 +22,7 @@ class Unchanged(Generic[Found]):
     def of(
         self, study: optuna.Study, trials: Sequence[FrozenTrial], which: Hashable, work_out: Callable[[], Found]
     ) -> Found:
-        """What was worked out of these trials, or is now.
+        """Return what was worked out of these trials, or is now.
 
         Parameters
         ----------
