@@ -5,8 +5,8 @@ element from left to right. Before it stands how one number is made of them: ``l
 problems/*/searched``.
 
 A path's parts are separated by slashes: a key, a position, ``*`` for every member, ``key=value`` for the members in
-which that holds. A list or mapping at its end counts as its length, and nothing (None) as infinite: it was never
-reached. Expressions are data: they name no code.
+which that holds, and ``key=value&other=value`` for those in which both do. A list or mapping at its end counts as its
+length, and nothing (None) as infinite: it was never reached. Expressions are data: they name no code.
 """
 
 import re
@@ -114,8 +114,8 @@ def _step(member: Any, part: str) -> Iterable[Any]:
     """All that a part of a path leads to."""
     if not isinstance(member, list | dict):
         raise LookupError(f"there is no {part} in {member!r}")
-    key, equals, wanted = part.partition("=")
-    if part not in member and (part == "*" or equals):
+    if part not in member and (part == "*" or "=" in part):
         inner = list(member.values()) if isinstance(member, dict) else list(member)
-        return [one for one in inner if str(one[key]) == wanted] if equals else inner
+        wanted = [condition.partition("=")[::2] for condition in part.split("&")] if part != "*" else []
+        return [one for one in inner if all(str(one[key]) == value for key, value in wanted)]
     return [member[int(part)] if isinstance(member, list) else member[part]]

@@ -12,6 +12,7 @@ FOUND = {
     },
     "three": [1, 2, 3],
     "runs": [{"gpus": 1, "rate": 100.0}, {"gpus": 4, "rate": 300.0}],
+    "each": [{"how": "a", "of": 1, "s": 5.0}, {"how": "a", "of": 2, "s": 6.0}, {"how": "b", "of": 2, "s": 7.0}],
 }
 
 
@@ -24,6 +25,7 @@ FOUND = {
         ("runs/1/rate", 300.0),
         ("runs/gpus=4/rate over runs/gpus=1/rate", 3.0),
         ("problems/kind=odd/took", 8.0),
+        ("each/how=a&of=2/s", 6.0),
         ("count of problems/*", 2.0),
         ("count of problems/*/kind", 2.0),
         ("problems", 2.0),
@@ -48,6 +50,7 @@ def test_an_expression_tells_a_number(expression: str, value: float) -> None:
         ("problems/3x3/took", "3x3"),
         ("problems/kind=wide/took", "nothing at"),
         ("problems/*/took", "2 values"),
+        ("each/how=b&of=1/s", "nothing at"),
         ("problems/1x1/kind", "no number"),
         ("problems/1x1/took/deeper", "deeper"),
         ("sum of problems/*/took over three/*", "2 values over 3"),
