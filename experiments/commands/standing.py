@@ -52,14 +52,11 @@ def _is_wanted(arguments: Sequence[str]) -> bool:
 
 
 def get_ready() -> None:
-    """Import what a tuning does, read the cost models that come with the package, and ask which GPUs there are."""
+    """Import what a tuning does, and read the cost models that come with the package."""
     for module in _IMPORTED:
         import_module(module)
     from tilescout.costmodel.persistence import load_model
     from tilescout.costmodel.shipped import shipped_folder
-    from tilescout.search.engines.gpus import know_ahead
-
-    know_ahead()
 
     for path in sorted(shipped_folder().glob("*.npz")):
         with suppress(ModelError):  # whoever searches with it is told
