@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.studies.ledger import GIVEN_UP, proposed
+from tilescout.search.studies.ledger import GIVEN_UP, distributions, proposed
 from tilescout.search.studies.optuna_hooks import all_trials, live_trial, queued_parameters, set_system_attribute
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
@@ -30,6 +30,11 @@ RESULT = "result"  # the user attribute of a study that holds the evidence of it
 def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:
     """A trial's parameters as a row of codes."""
     return [params[knob.name] for knob in space.knobs]
+
+
+def enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:
+    """Have a study try a configuration before all that its sampler proposes."""
+    study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
 
 
 def record_expected(trial: optuna.Trial, expected: Expected) -> None:

@@ -20,13 +20,13 @@ from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBes
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, import_ahead, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
-from tilescout.search.samplers.base import SpaceSampler, distributions
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.ledger import seen
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
-from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
+from tilescout.search.studies.trials import TRACKING_RUN, enqueue, finished_trials, record_info, record_result
 from tilescout.search.tuning.audience import Audience
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.earlier import recalled
@@ -378,12 +378,8 @@ def _try_like(study: optuna.Study, evaluator: Evaluator, best: LibraryBest) -> N
     known = set(seen(study, space).tolist())
     for index in evaluator.template.like(space, tiling):  # what promises most is first
         if index not in known:
-            _enqueue(study, space, index)
+            enqueue(study, space, index)
             evaluator.expect(index)
-
-
-def _enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:
-    study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
 
 
 def _base_name(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> str:
@@ -438,7 +434,7 @@ def _begun(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     # These first: a search that is killed in between does this again, and none is queued twice.
     queued = len(all_trials(study))
     for index in _given(evaluator, options)[queued:]:
-        _enqueue(study, evaluator.space, index)
+        enqueue(study, evaluator.space, index)
     about = {
         "space_hash": evaluator.template.source_hash,
         "library_us": evaluator.library_us(),

@@ -33,6 +33,7 @@ from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.sharing import SharingOptions
+from tilescout.search.studies.trials import enqueue
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
 from tilescout.spaces.devices import find_device
@@ -143,7 +144,7 @@ def search(name: str, stocked: bool) -> Searched:
             joined = study_store(Path(folder)).join(space, False, sampler, evaluator.space, SharingOptions())
             made, tuner = stack.enter_context(joined)
             default = evaluator.space.index(template.default_in(evaluator.space))
-            made.enqueue_trial(dict(zip(sampler.knobs, map(int, evaluator.space.codes[default]), strict=True)))
+            enqueue(made, evaluator.space, default)
             list(sampler.first([default], AHEAD))
             lanes.append(Lane(made, evaluator, LIBRARY_US, lambda trial: None, (), tuner))
         started = time.process_time()

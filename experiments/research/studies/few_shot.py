@@ -56,7 +56,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import find_sampler, make_sampler, parse_sampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.studies.ledger import distributions
+from tilescout.search.studies.trials import enqueue
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample
@@ -165,7 +165,7 @@ class _Searches:
         sampler = make_sampler(self._strategy, space, self.entropy(name), **settings)
         about = optuna.create_study(sampler=sampler, direction="minimize")
         for index in self.first(name):
-            about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+            enqueue(about, space, index)
         tried: list[int] = []
         stops: list[int] = []
         with Evaluator(self.engine, problem) as evaluator:

@@ -26,7 +26,7 @@ from tilescout.experiments.research.studies.library_model import SPACE, Ordered,
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers import make_sampler, parse_sampler
 from tilescout.search.studies.ledger import distributions
-from tilescout.search.studies.trials import record_outcome
+from tilescout.search.studies.trials import enqueue, record_outcome
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
@@ -72,7 +72,7 @@ def searched(found: Screened, model: CostModel, trials: int, sampler: str = "gui
     told = optuna.create_study(sampler=guided)
     knobs, default = distributions(space), space.index(template.default_in(space))
     for index in (default, *template.first_in(space)):
-        told.enqueue_trial(dict(zip(knobs, map(int, space.codes[index]), strict=True)))
+        enqueue(told, space, index)
     best: list[float] = []
     stop = None
     while len(best) < min(trials, len(space)):
