@@ -20,7 +20,7 @@ _IMPORTED = (
     *("tilescout.search.tracking.standing.logger", "tilescout.search.tuning.suite", "tilescout.spaces.gemm_suites"),
     *("tilescout.spaces.gemm_sm90.template", "tilescout.spaces.gemm_streamk_sm90.template"),
     *("importlib.resources.readers", "packaging.specifiers", "pandas", "pyarrow.compute", "pyarrow.parquet"),
-    *("scipy.special", "threadpoolctl"),
+    "threadpoolctl",
 )
 """Modules that a tuning imports, the command and those that are imported when they are first used."""
 
@@ -57,7 +57,9 @@ def get_ready() -> None:
         import_module(module)
     from tilescout.costmodel.persistence import load_model
     from tilescout.costmodel.shipped import shipped_folder
+    from tilescout.search.measure.race import import_ahead
 
+    import_ahead()
     for path in sorted(shipped_folder().glob("*.npz")):
         with suppress(ModelError):  # whoever searches with it is told
             load_model(path)  # it is kept as long as the file stays what it is
