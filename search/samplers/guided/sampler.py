@@ -131,7 +131,6 @@ class GuidedSampler(SpaceSampler):
         self._near: tuple[Prediction, Indices] | None = None  # the capital by an expectation
         self._free_now: Unchanged[Indices] = Unchanged()
         self._history_now: Unchanged[History] = Unchanged()
-        self._left: tuple[History, Indices, Indices] | None = None  # what is free, with what is in flight, by both
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
@@ -233,10 +232,10 @@ class GuidedSampler(SpaceSampler):
     def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
         """The history without what is in flight, and what is still to be tried: that is among it."""
         known, free = self._known(study), self.free(study)
-        history, running = known.history, known.history.running
-        if self._left is None or self._left[0] is not history or self._left[1] is not free:
-            self._left = history, free, np.insert(free, np.searchsorted(free, running), running)
-        return replace(known, history=replace(history, running=running[:0])), self._left[2]
+        running = known.history.running
+        if known.prior is None or not len(free):  # with a prior nothing matters but whether any is left
+            free = np.insert(free, np.searchsorted(free, running), running)
+        return replace(known, history=replace(known.history, running=running[:0])), free
 
     def _reason_to_stop(self, known: "_Known", free: Indices, given_up: bool = False) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
