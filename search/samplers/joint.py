@@ -36,6 +36,9 @@ class Joint:
         Finished trials of all, and those in flight.
     dear, dear_running
         Of `since` and of `running`, those that had to be compiled though much was not; see `SpaceSampler.is_dear`.
+    blind, blind_running
+        Of `since` and of `running`, those that no sampler proposed with the best in view: they had been proposed when
+        its outcome came, or were queued.
     spaces
         How many spaces are searched, or are going to be.
     """
@@ -47,4 +50,6 @@ class Joint:
     running: int = 0
     dear: int = 0
     dear_running: int = 0
+    blind: int = 0
+    blind_running: int = 0
     spaces: int = 1

@@ -26,6 +26,7 @@ from tilescout.search.studies.trials import (
     record_expected,
     record_outcome,
     trial_record,
+    was_given,
 )
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.errors import StoreError, TilescoutError
@@ -159,8 +160,7 @@ class _Loop:
         self._knobs = [distributions(lane.space) for lane in lanes]
         self._tallies = [_Tally() for _ in lanes]
         self._expected_us: float | None = None
-        self._ratios: list[float] = []  # of all trials
-        self._dear: list[bool] = []  # of the same, see `Joint`
+        self._told: list[_Told] = []  # of all trials
         self._compiled = set[tuple[int, int]]()  # by the numbers of lanes, the kernels of the same
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
@@ -365,8 +365,9 @@ class _Loop:
         """Count a trial of a study; False if it was counted before."""
         if not self._tallies[at].add(trial):
             return False
-        self._ratios.append(_ratio(trial.measurement))
-        self._dear.append(bool(self._dear_kernels([(at, trial.index)])))
+        timing, is_dear = trial.measurement.timing, bool(self._dear_kernels([(at, trial.index)]))
+        ratio = timing.ratio if timing is not None else math.inf
+        self._told.append(_Told(ratio, is_dear, self._proposed(at, trial.number, trial.started), trial.finished))
         self._compiled.add((at, int(self._lanes[at].evaluator.kernels[trial.index])))
         return True
 
@@ -379,16 +380,50 @@ class _Loop:
                 dear.add((at, int(lane.evaluator.kernels[index])))
         return dear - self._compiled
 
+    def _proposed(self, at: int, number: int, started: float) -> float:
+        """When a sampler proposed a trial, in seconds since the epoch; before all time if none did."""
+        trials = self._lanes[at].study.get_trials(deepcopy=False)
+        return -math.inf if was_given(trials[number], trials) else started
+
     def _changed(self) -> None:
         trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
         found = Joint(None, self._expected_us, trials=trials, running=running, spaces=len(self._lanes))
-        best = min(self._ratios, default=math.inf)
+        ratios = np.array([told.ratio for told in self._told])
+        best = float(ratios.min(initial=math.inf))
         if math.isfinite(best):
-            behind = self._dear[first_alike(np.array(self._ratios)) + 1 :]
-            dear_running = len(self._dear_kernels(self._in_flight))
-            found = replace(found, since=len(behind), dear=sum(behind), dear_running=dear_running)
+            first = first_alike(ratios)
+            known, behind = self._told[first].finished, self._told[first + 1 :]
+            in_flight = [(at, trial) for (at, _), trial in self._in_flight.items()]
+            found = replace(
+                found,
+                since=len(behind),
+                dear=sum(told.is_dear for told in behind),
+                dear_running=len(self._dear_kernels(self._in_flight)),
+                blind=sum(told.proposed < known for told in behind),
+                blind_running=sum(self._proposed(at, one.number, _start_of(one)) < known for at, one in in_flight),
+            )
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What counts of a finished trial, of whatever study.
+
+    Attributes
+    ----------
+    ratio
+        Its time over the library's; infinite without one.
+    is_dear
+        See `Joint`.
+    proposed, finished
+        When a sampler proposed it, and when its outcome was known, in seconds since the epoch.
+    """
+
+    ratio: float
+    is_dear: bool
+    proposed: float
+    finished: float
 
 
 class _Tally:
@@ -430,8 +465,9 @@ class _Tally:
         return True
 
 
-def _ratio(measurement: Measurement) -> float:
-    return measurement.timing.ratio if measurement.timing is not None else math.inf
+def _start_of(trial: optuna.Trial) -> float:
+    """When a trial was started, in seconds since the epoch; before all time where that is not known."""
+    return trial.datetime_start.timestamp() if trial.datetime_start is not None else -math.inf
 
 
 def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:

@@ -39,6 +39,9 @@ class History:
         `ALIKE`; None without one.
     since
         Finished trials, failed ones too, of larger numbers than that one; 0 without one.
+    blind, blind_running
+        Of those that count in `since`, and of those in flight, how many no sampler proposed with that one in view: they
+        had been proposed when its outcome came, or were to be tried first.
     given
         Trials, those in flight too, that no sampler proposed: they were to be tried first.
     are_times
@@ -53,6 +56,8 @@ class History:
     best: float | None
     first: int | None
     since: int
+    blind: int
+    blind_running: int
     given: int
     are_times: bool
 
@@ -76,7 +81,9 @@ class History:
     def of_running(cls, running: Indices) -> "History":
         """The history of a search for the least time of which nothing is known yet but what is in flight."""
         none = np.empty(0, dtype=np.int64)
-        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, 0, True)
+        return cls(
+            none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, 0, len(running), 0, True
+        )
 
 
 def history_of(
@@ -101,31 +108,42 @@ def history_of(
     values, are_times = _losses([trial for trial, _ in finished], study.directions)
     finite = np.isfinite(values)
     settled = np.array([index for _, index in finished], dtype=np.int64)[finite]
-    pruned = np.array([trial.state is TrialState.PRUNED for trial, _ in finished], dtype=np.bool_)[finite]
+    timed = [trial for (trial, _), kept in zip(finished, finite, strict=True) if kept]
+    pruned = np.array([trial.state is TrialState.PRUNED for trial in timed], dtype=np.bool_)
     values = values[finite]
     exact = values[~pruned]
-    running = [index for trial, index in in_state(TrialState.RUNNING) if trial.number != but]
+    running = [(trial, index) for trial, index in in_state(TrialState.RUNNING) if trial.number != but]
     failed = in_state(TrialState.FAIL)
     best = float(exact.min()) if len(exact) else None
-    numbers = np.array([trial.number for trial, _ in finished], dtype=np.int64)[finite]
-    first = None
+    first, later, blind, blind_running = None, list[FrozenTrial](), 0, 0
     if best is not None:
         exact_or_none = np.where(pruned, np.inf, values)
         first = first_alike(np.exp(exact_or_none - best)) if are_times else int(exact_or_none.argmin())
-    later = [*numbers, *(trial.number for trial, _ in failed)]
-    since = 0 if first is None else sum(int(number > numbers[first]) for number in later)
+        later = [each for each in [*timed, *(trial for trial, _ in failed)] if each.number > timed[first].number]
+        blind, blind_running = (
+            sum(was_given(each, everything) or _started_before(each, timed[first]) for each in some)
+            for some in (later, [trial for trial, _ in running])
+        )
     return History(
         settled=settled,
         values=values,
         pruned=pruned,
         failed=np.setdiff1d(np.array([index for _, index in failed], dtype=np.int64), settled),
-        running=np.setdiff1d(np.array(running, dtype=np.int64), settled),
+        running=np.setdiff1d(np.array([index for _, index in running], dtype=np.int64), settled),
         best=best,
         first=first,
-        since=since,
+        since=len(later),
+        blind=blind,
+        blind_running=blind_running,
         given=sum(was_given(trial, everything) for trial, _ in legal),
         are_times=are_times,
     )
+
+
+def _started_before(trial: FrozenTrial, other: FrozenTrial) -> bool:
+    """Whether a trial was proposed before the outcome of another, which is finished, was known."""
+    started, finished = trial.datetime_start, other.datetime_complete
+    return started is not None and finished is not None and started < finished
 
 
 def _losses(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> tuple[Floats, bool]:

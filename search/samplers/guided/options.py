@@ -51,6 +51,7 @@ class GuidedOptions:
     # with 16 proposals in flight: 15 is the least with which so few answers are more than 1 % off, 16 is it with fewer
     # in flight (`experiments/results/stop-rule.md`). What counts as faster is `ALIKE` in `joint`.
     patience: int = option(15, 1, 10**6, "trials without a faster one after which a search stops, with a prior")
+    seeing: int = option(5, 0, 10**6, "of these, the fewest that were proposed once the best was known")
     # Replayed on 108 problems of an H100 that are recorded in both spaces, by models that had not seen their shapes:
     # with 10 and 5, from an empty store 9 and 8 answers are more than 1 % off, after 25.2 and 23.2 trials in the mean;
     # with both portfolios 1 and 2, after 22.6 and 19.8, of which 8.0 and 5.5 are compiled.
@@ -70,6 +71,7 @@ class GuidedOptions:
     # 0.25, 0.05 and 0.01, 21.1, 17.2, 14.5 and 13.0 kernels are compiled in the mean. Of 36 answers, 3 each are more
     # than 1 % off. The mean regret is 0.22, 0.30, 0.31 and 0.32 %.
     stored: float = option(0.01, 1e-4, 1.0, "price of a trial whose kernel is compiled already; others cost 1")
+    relaunched: float = option(0.25, 1e-4, 1.0, "the same of one whose kernel the search has had compiled for another")
     # The same problems and 36 more, with the portfolio in the store: where a compiled trial takes a patience of 1, 2, 3
     # and 5, 9.4, 5.7, 4.4 and 3.2 kernels are compiled in the mean; without `capital` 14.4, from an empty store 20.2.
     # Of 72 answers 4, 5, 6, 7, 4, 6 are more than 1 % off. The mean regret is 0.25, 0.32, 0.35, 0.38, 0.23, 0.33 %.

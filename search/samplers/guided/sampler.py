@@ -241,7 +241,7 @@ class GuidedSampler(SpaceSampler):
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
         found = self._joint() if self._joint is not None else self._alone(known)
-        found = replace(found, running=0, dear_running=0) if given_up else found
+        found = replace(found, running=0, dear_running=0, blind_running=0) if given_up else found
         least = least_trials(has_prior, self.about.calibrated, self.tuning)
         # What is tried first beside the default says nothing of what the model knows.
         own = history.finished + len(history.running) - max(history.given - 1, 0)
@@ -345,12 +345,17 @@ class GuidedSampler(SpaceSampler):
         """The expected improvement of each candidate for its price; None without a value to improve on."""
         if best is None:
             return None
-        gain, stored = expected_improvement(mean, std, best), np.isin(candidates, self._stored)
-        price = np.where(stored, self.tuning.stored, 1.0)
-        if known.history.finished and len(self._capital(known.prior)):
-            tried = self._compiled_as(np.concatenate([known.history.settled, known.history.running]))
-            there = np.isin(self._numbers(candidates), list(self._there | tried))
-            price[~there & (gain < self.tuning.dear)] = _FORBIDDING
+        gain, history = expected_improvement(mean, std, best), known.history
+        price = np.ones(len(candidates))
+        if history.finished:
+            tried = self._compiled_as(np.concatenate([history.settled, history.running]))
+            numbers = self._numbers(candidates)
+            there = np.isin(numbers, list(tried))
+            price[there] = self.tuning.relaunched
+            if len(self._capital(known.prior)):
+                there |= np.isin(numbers, list(self._there))
+                price[~there & (gain < self.tuning.dear)] = _FORBIDDING
+        price[np.isin(candidates, self._stored)] = self.tuning.stored
         return np.asarray(gain / price)
 
     def _to_beat(self, history: History, prior: Prediction | None = None) -> float | None:

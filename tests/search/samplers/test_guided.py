@@ -151,6 +151,20 @@ def test_of_kernels_that_are_expected_to_gain_as_much_those_that_are_compiled_go
         assert (set(stored.tolist()) <= proposed) == order
 
 
+def test_what_the_search_has_compiled_for_another_trial_goes_before_what_is_to_be_compiled() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    for price, order in ((0.25, True), (1.0, False)):
+        study = study_of(SPACE, Expectation(np.zeros(len(SPACE)), 0.1), relaunched=price, alone=1.0)
+        trial, first = ask(study, SPACE)
+        twins = np.setdiff1d([5, 99, 700, 710], [first])
+        kernels = np.arange(len(SPACE))
+        kernels[twins] = first
+        sampler_of(study).find_stored(nothing, nothing, kernels)
+        study.tell(trial, 1.0)
+        proposed = {ask(study, SPACE)[1] for _ in range(len(twins))}
+        assert (set(twins.tolist()) == proposed) == order
+
+
 def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcome_and_little_later() -> None:
     expected = np.linspace(0.0, 1.0, len(SPACE))
     stored = np.arange(20, 32)

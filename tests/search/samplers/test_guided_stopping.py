@@ -32,6 +32,43 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
     assert sampler_of(study).done(study) == "6 trials in a row found none that is faster"
 
 
+def test_it_does_not_stop_before_enough_was_proposed_once_the_best_was_known() -> None:
+    study = study_of(SPACE, Expectation(truth_of(SPACE)), patience=6, seeing=3, least=3)
+    study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[0]), strict=True)))
+    best, *others = [ask(study, SPACE)[0] for _ in range(8)]
+    study.tell(best, 0.8)
+    study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[1]), strict=True)))
+    others.append(ask(study, SPACE)[0])  # no sampler proposed it
+    for trial in others:
+        study.tell(trial, 1.0)
+        assert sampler_of(study).done(study) is None
+    for _ in range(2):
+        study.tell(ask(study, SPACE)[0], 1.0)
+        assert sampler_of(study).done(study) is None
+    trial, _ = ask(study, SPACE)
+    assert sampler_of(study).sated(study)
+    study.tell(trial, 1.0)
+    assert sampler_of(study).done(study) == "11 trials in a row found none that is faster"
+
+
+def test_searches_of_several_spaces_stop_once_enough_was_proposed_with_the_best_of_all_in_view() -> None:
+    known = [Joint(0.7, since=9, trials=20, blind=7)]
+    options = {"patience": 5, "seeing": 3, "each": 1, "least": 4}
+    model = Expectation(truth_of(SPACE))
+    sampler = make_sampler("guided", SPACE, 0, options, model=model, joint=lambda: known[-1])
+    study = optuna.create_study(sampler=sampler)
+    study.tell(ask(study, SPACE)[0], 1.0)
+    for joint, sated, ends in (
+        (known[0], False, False),
+        (Joint(0.7, since=9, trials=20, running=2, blind=7, blind_running=2), False, False),
+        (Joint(0.7, since=9, trials=20, running=2, blind=7, blind_running=1), True, False),
+        (Joint(0.7, since=9, trials=20, running=2, blind=6, blind_running=2), True, True),
+    ):
+        known.append(joint)
+        assert sampler_of(study).sated(study) == sated
+        assert (sampler_of(study).done(study) is not None) == ends
+
+
 def test_a_gain_that_may_be_chance_is_no_reason_to_go_on() -> None:
     study = study_of(SPACE, Expectation(truth_of(SPACE)), patience=4, least=3)
     for value in (1.0, 0.9, 0.9 * (1 - ALIKE / 3), 0.9 * (1 - ALIKE / 2), 0.95):

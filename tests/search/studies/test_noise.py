@@ -58,7 +58,7 @@ def test_a_search_without_a_model_says_it_as_soon_as_it_can_be_told(caplog: pyte
     ):
         caplog.clear()
         pruned = np.zeros(EARLY, dtype=np.bool_)
-        history = History(settled, values, pruned, none, none, float(values.min()), None, 0, 0, True)
+        history = History(settled, values, pruned, none, none, float(values.min()), None, 0, 0, 0, 0, True)
         sampler = ColdSampler(space, 0)
         with caplog.at_level(logging.WARNING, logger="tilescout"):
             sampler._kernel(_Known(history, None), sampler.about.points)

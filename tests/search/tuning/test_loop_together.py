@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, pruned_table
 from tilescout.search.measure.measurement import Measurement
@@ -18,7 +18,7 @@ from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import MEASUREMENT
+from tilescout.search.studies.trials import MEASUREMENT, enqueue
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
@@ -92,6 +92,30 @@ def test_of_trials_that_are_compiled_as_one_none_behind_the_first_is_dear(table:
     assert len(told) == 20
     assert joints[-1].since > 0
     assert not any(joint.dear or joint.dear_running for joint in joints)  # none is behind the best, if not the first
+
+
+def test_what_was_in_flight_or_queued_when_the_best_was_told_was_not_proposed_with_it_in_view(table: Table) -> None:
+    searched, _ = lanes(table, [Hopeful()], 0)
+    lane, joints = searched[0], list[Joint]()
+    queued = np.argsort([table.measurement(row).timing is None for row in range(len(table))])[:12]
+    for index in queued:
+        enqueue(lane.study, lane.space, int(index))
+
+    run_together(searched, Budget(trials=60), lambda found: joints.append(found[0]))
+
+    ratios = [_ratio_of(trial) for trial in lane.study.trials]
+    first = first_alike(np.array(ratios))  # a trial's number is its turn: the first of those in flight is told first
+    blind = sum(number < max(12, first + Hopeful.lookahead) for number in range(first + 1, 60))
+    assert (joints[-1].since, joints[-1].blind, joints[-1].blind_running) == (59 - first, blind, 0)
+    assert blind < joints[-1].since
+    known = [joint for joint in joints if joint.best_us]
+    assert all(joint.blind_running <= joint.running and joint.blind <= joint.since for joint in known)
+    assert known[0].blind_running == known[0].running
+
+
+def _ratio_of(trial: FrozenTrial) -> float:
+    timing = Measurement.from_dict(trial.user_attrs[MEASUREMENT]).timing
+    return timing.ratio if timing is not None else math.inf
 
 
 class Failing(ShuffledEvaluator):
