@@ -91,6 +91,29 @@ class Forest:
             passed = further
         return passed
 
+    def settled(self, column: int, value: float) -> "Forest":
+        """The same trees of rows that all have a value in a column, which they then do not have any more."""
+        node = np.arange(len(self.feature))
+        last = np.where(self.feature == LEAF, node, node + self.right)  # of the nodes below each, by and by
+        while not np.array_equal(further := last[last], last):
+            last = further
+        known = np.flatnonzero(self.feature == column)
+        goes_left = np.float32(value) <= self.value[known]
+        beside = known + self.right[known]  # the right child
+        begin, end = np.where(goes_left, beside, known), np.where(goes_left, last[known] + 1, beside)
+        left_out = np.zeros(len(node) + 1, dtype=np.int64)
+        np.add.at(left_out, begin, 1)
+        np.add.at(left_out, end, -1)
+        kept = np.cumsum(left_out[:-1]) == 0
+        kept[known] = False
+        # A node that is left out for its column leads to the child that is kept: the next node that is.
+        number = np.append(np.cumsum(kept), kept.sum())
+        at = number - np.append(kept, False)
+        inner = self.feature != LEAF
+        right = np.where(inner, at[np.minimum(node + self.right, len(node))] - at[:-1], 0)
+        feature = self.feature - (self.feature > column).astype(np.int16)
+        return Forest(feature[kept], self.value[kept], right[kept].astype(np.int32), at[self.roots].astype(np.int32))
+
     @classmethod
     def constant(cls, value: float) -> "Forest":
         """One tree that always says the same."""

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.tables.table import Table
+from tilescout.search.measure.protocol import Objective
+from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tracking.models import EXPERIMENT
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
@@ -86,6 +88,22 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         assert done.returncode == 2
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_model_learns_from_tables_of_both_objectives(
+    run_command: Run, folder: Path, table: Path, tmp_path: Path
+) -> None:
+    known, among = Table.read(table), tmp_path / "among.parquet"
+    write_table(among, replace(known.card, objective=Objective.SANDWICH), known.data.slice(0, len(known) - 9))
+    given = ("--table", table, "--table", among, "--trees", 4, "--steps", 20, "--store", tmp_path, "--out", "both")
+    done = run_command(folder, "train", "gemm_sm90", *given)
+    assert done.returncode == 0, done.stderr
+    model, card = load_model(folder / "both" / "gemm_sm90-h200.npz")
+    assert [each.objective for each in card.tables] == ["chain", "sandwich"]
+    one, _ = load_model(folder / "models" / "gemm_sm90-h200.npz")
+    assert model.fitted is not None
+    assert one.fitted is not None
+    assert model.fitted.names == one.fitted.names  # no search has to say which it is
 
 
 def test_a_problem_to_leave_out_that_no_table_holds_is_refused(run_command: Run, folder: Path, table: Path) -> None:
