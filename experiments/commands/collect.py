@@ -1,8 +1,10 @@
 """``tilescout collect``: measure many configurations on many problems, into a table."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 
 import click
 from rich.progress import (
@@ -52,6 +54,7 @@ from tilescout.search.tables.table import SUFFIX, Table, card_path
 from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob, listed_configurations
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import number_of
@@ -134,7 +137,8 @@ class CollectRequest:
 @click.option(
     "--also",
     type=click.Path(path_type=Path),
-    help="Also measure those of a table (.parquet) or a JSON list; --sample counts them.",
+    help="Also measure those of a table (.parquet) or a JSON list; --sample counts them. A JSON object has lists of "
+    "single problems.",
 )
 @click.option(
     "--prune",
@@ -215,7 +219,7 @@ def collect(asked: CollectRequest) -> None:
             asked.sample,
             asked.seed,
             _within(asked.only, asked.subspace, spaces[0].knobs),
-            _given(asked.also),
+            *_given(asked.also, problems),
         )
         console.say(f"{plan.how}; {number_of(len(problems), 'problem')}, {number_of(plan.rows, 'row')}")
         if journal_path(asked.out).exists():
@@ -247,15 +251,22 @@ def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...
     return parse_restrictions(only, knobs) if only else None
 
 
-def _given(also: Path | None) -> list[Configuration]:
-    """The configurations of a file, each once."""
+def _given(
+    also: Path | None, problems: Sequence[Problem]
+) -> tuple[Sequence[Configuration], Sequence[Sequence[Configuration]]]:
+    """The configurations of a file, each once: those for all problems, and those of each problem alone."""
     if also is None:
-        return []
+        return (), ()
     if also.suffix == SUFFIX:
         table = Table.read(also)
-        return list(dict.fromkeys(table.configuration(row) for row in range(len(table))))
+        return list(dict.fromkeys(table.configuration(row) for row in range(len(table)))), ()
     try:
-        return listed_configurations(parse_json(read_regular(also, 16 * SMALL)))
+        found = parse_json(read_regular(also, 16 * SMALL))
+        if not isinstance(found, dict):
+            return listed_configurations(found), ()
+        if unknown := sorted(set(found) - set(map(str, problems))):
+            raise ValueError(f"{short(unknown[0])} is no problem of the suite")
+        return (), [listed_configurations(found.get(str(problem), [])) for problem in problems]
     except OSError as error:
         raise StoreError(f"can't read {also}: {error.strerror}") from error
     except ValueError as error:

@@ -121,4 +121,4 @@ def _selection(campaign: Campaign) -> str:
         if raced
         else f"No row was measured anew: {campaign.engine.provenance.description}."
     )
-    return f"{campaign.plan.how}, each on every problem for which it is legal; {stopped}. {races}"
+    return f"{campaign.plan.how}; {stopped}. {races}"

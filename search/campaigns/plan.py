@@ -57,6 +57,7 @@ def make_plan(
     seed: int,
     within: SubSpace | None = None,
     also: Sequence[Configuration] = (),
+    own: Sequence[Sequence[Configuration]] = (),
 ) -> Plan:
     """Choose configurations, and measure each on every problem for which it is legal.
 
@@ -76,6 +77,9 @@ def make_plan(
         The sub-space to choose from; None is the whole space. Defaults and given configurations need not be in it.
     also
         Given configurations, which count towards the sample. Those that are legal for one of the problems are measured.
+    own
+        Of each problem those that are measured on it alone, where they are not among the others; none by default. They
+        do not count towards the sample.
 
     Raises
     ------
@@ -95,9 +99,16 @@ def make_plan(
         drawn = generator.permutation(positions)
     else:
         drawn = _stratified(first.shape, np.array(chosen, dtype=np.int64), positions, weights, sample, generator)
-    chosen = list(dict.fromkeys([*chosen, *drawn.tolist()]))
+    of_all = dict.fromkeys([*chosen, *drawn.tolist()])
+    of_one = [
+        {int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in some if each in space}
+        for space, some in zip(spaces, own, strict=len(own) > 0)
+    ]
+    chosen = list(dict.fromkeys([*of_all, *(position for some in of_one for position in sorted(some))]))
     codes = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
     legal = np.stack([space.find(codes) >= 0 for space in spaces])
+    for row, some in zip(legal, of_one, strict=True) if own else ():
+        row &= [position in of_all or position in some for position in chosen]
     values = [[knob.values[code] for code in codes[:, axis]] for axis, knob in enumerate(first.knobs)]
     names = [knob.name for knob in first.knobs]
     configurations = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in zip(*values, strict=True))
@@ -107,12 +118,14 @@ def make_plan(
     else:
         how = f"{len(configurations):,} configurations sampled with seed {seed}{restricted}, every value of every knob"
     how += f", {len(also):,} given ones" if also else ""
+    how += f", {sum(map(len, own)):,} given for single problems" if own else ""
+    where = "those for single problems on these, each other one" if own else "each"
     legal_defaults = "every default" if set(defaults) <= set(configurations) else "every legal default"
     return Plan(
         problems=tuple(space.problem for space in spaces),
         configurations=configurations,
         legal=legal,
-        how=f"{how} and {legal_defaults} among them",
+        how=f"{how} and {legal_defaults} among them, {where} on every problem for which it is legal",
     )
 
 

@@ -7,6 +7,14 @@ A search looks at fast kernels, so a cost model has to tell those apart, and a t
 holds few of them. Here a kernel is the likelier drawn the faster the shipped model expects it to be on the problems of
 the suite: by the Boltzmann distribution of its log time, to which every problem adds. The kernels that a search would
 try first of each problem are among them. A kernel that serves several problems is measured on all of them.
+
+With --own each problem has kernels of its own, as many as that, and is measured with these alone:
+
+    python -m tilescout.experiments.research draw-kernels gemm_streamk_sm90 --suite own.toml --own 40 --out kernels.json
+    tilescout collect gemm_streamk_sm90 --suite own.toml --also kernels.json --sample 20 --out table.parquet
+
+So a table has the rows that a search of the problem looks at. Where a kernel can be launched in several orders of its
+tiles, it is so in the one that is expected to be the fastest and in some that are drawn evenly.
 """
 
 import json
@@ -20,6 +28,7 @@ from tilescout.experiments.research.runner import Run, study
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
+from tilescout.spaces.launched import kernels_of
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
@@ -63,13 +72,49 @@ def drawn(spaces: list[SearchSpace], expected: list[Floats], count: int, seed: i
     return chosen
 
 
+ORDERS = 3
+"""In which a kernel of a problem's own is launched, at most."""
+
+OWN_TEMPERATURES = (0.04, 0.15)
+"""As `TEMPERATURES`, of a problem's own kernels: three in four are drawn by the first."""
+
+
+def drawn_own(expected: Floats, kernels: Indices, count: int, generator: np.random.Generator) -> Indices:
+    """Indices of the configurations of a problem that are measured on it alone.
+
+    Parameters
+    ----------
+    expected
+        The log time that is expected of each configuration, of shape [configurations].
+    kernels
+        The number of the kernel that each is compiled as, of the same shape.
+    count
+        How many kernels.
+    generator
+        Draws.
+    """
+    order = np.argsort(expected, kind="stable")
+    _, first, of_kernel = np.unique(kernels[order], return_index=True, return_inverse=True)
+    least = expected[order[first]]  # of each kernel
+    noise = generator.gumbel(size=(len(OWN_TEMPERATURES), len(least)))
+    likely = [np.argsort(least / temperature - each) for temperature, each in zip(OWN_TEMPERATURES, noise, strict=True)]
+    narrow = likely[0][: count - count // 4]
+    chosen = np.concatenate([narrow, likely[1][~np.isin(likely[1], narrow)][: count // 4]])
+    rows = []
+    for kernel in chosen:
+        twins = order[of_kernel == kernel]
+        rows.append(np.append(twins[:1], generator.permutation(twins[1:])[: ORDERS - 1]))
+    return np.asarray(np.concatenate(rows))
+
+
 @study("nothing but a cost model", out_required=True)
 @space_argument
 @click.option("--suite", required=True, help="Problems: NAME or FILE.toml.")
 @click.option("--count", default=500, show_default=True, type=click.IntRange(min=1), help="How many kernels.")
+@click.option("--own", type=click.IntRange(min=1), help="So many of each problem, for it alone, in place of --count.")
 @click.option("--device", "device_name", default="h200", show_default=True, help="The device.")
 @seed_option
-def main(run: Run, space: str, suite: str, count: int, device_name: str, seed: int) -> None:
+def main(run: Run, space: str, suite: str, count: int, own: int | None, device_name: str, seed: int) -> None:
     """Write a list of kernels, as `tilescout collect --also` reads it."""
     template, device = find_template(space), find_device(device_name)
     spaces = [template.space(problem, device) for problem in suite_problems(template, suite, None)]
@@ -79,10 +124,22 @@ def main(run: Run, space: str, suite: str, count: int, device_name: str, seed: i
         if prior is None:
             raise ModelError(f"no model speaks of {space} on {device_name}: its kernels can only be drawn evenly")
         expected.append(prior.mean)
+    assert run.out is not None
+    if own is not None:
+        generator = np.random.default_rng(seed)
+        found = {
+            str(each.problem): [
+                dict(each[int(index)])
+                for index in drawn_own(log, kernels_of(template.launched, each.knobs, each.codes), own, generator)
+            ]
+            for each, log in zip(spaces, expected, strict=True)
+        }
+        write_whole(run.out, (json.dumps(found, indent=0) + "\n").encode())
+        print(f"{sum(map(len, found.values()))} rows of {space} on {len(spaces)} problems")
+        return
     positions = drawn(spaces, expected, count, seed)
     codes = np.stack(np.unravel_index(positions, spaces[0].shape), axis=1)
     kernels = [{knob.name: knob.values[code] for knob, code in zip(template.knobs, row, strict=True)} for row in codes]
-    assert run.out is not None
     write_whole(run.out, (json.dumps(kernels, indent=0) + "\n").encode())
     legal = [int((each.find(codes) >= 0).sum()) for each in spaces]
     print(f"{len(kernels)} kernels of {space}, {sum(legal)} rows on {len(spaces)} problems")

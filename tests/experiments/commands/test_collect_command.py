@@ -8,6 +8,7 @@ from statistics import geometric_mean
 import pytest
 from mlflow import MlflowClient
 
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteRun
 from tilescout.spaces.errors import StoreError
@@ -75,7 +76,34 @@ def test_what_can_not_be_is_refused_in_a_line(
     assert not list(tmp_path.glob("t.*"))
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', '[{"tile_m": [1]}]', '[{"tile_m": true}]', "[[]]", "["])
+def test_a_problem_is_measured_with_what_is_given_for_it_alone(run: Run, suite: str, tmp_path: Path) -> None:
+    shipped = Table.read(next(path for path in shipped_tables() if path.stem == "gemm_sm90-h200-bf16"))
+    small, out = shipped.problem("512x512x512:bf16"), tmp_path / "t.parquet"
+    configurations = [dict(shipped.configuration(int(row))) for row in shipped.rows(small)[:4]]
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps({str(small): configurations}))
+    options = (
+        "--sample",
+        "1",
+        "--only",
+        "split_k=1",
+        "--only",
+        "swizzle=1",
+        "--device",
+        "replay",
+        "--also",
+        str(given),
+    )
+    run("collect", "gemm_sm90", "--suite", suite, *options, "--store", str(tmp_path), "--out", str(out))
+    table = Table.read(out)
+    assert all(table.row(each, small) is not None for each in configurations)
+    assert "4 given for single problems" in table.card.selection
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", '{"a": 1}', '{"16x4096x4096:bf16": 1}', '[{"tile_m": [1]}]', '[{"tile_m": true}]', "[[]]", "["],
+)
 def test_given_configurations_that_are_none_are_refused_in_a_line(
     run: Run, suite: str, tmp_path: Path, capsys, text: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilescout.experiments.research.studies.draw_kernels import FIRST, drawn
+from tilescout.experiments.research.studies.draw_kernels import FIRST, ORDERS, drawn, drawn_own
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.space import SearchSpace
@@ -42,3 +42,28 @@ def test_another_seed_draws_others() -> None:
     first, again, other = (set(drawn(given, expected, COUNT, seed)) for seed in (1, 1, 2))
 
     assert first == again != other
+
+
+def test_kernels_of_a_problem_alone_are_as_many_as_asked_for_each_in_its_fastest_order_and_some_others() -> None:
+    generator = np.random.default_rng(3)
+    kernels = np.repeat(np.arange(500), 6)
+    expected = generator.permutation(np.linspace(0, 3, len(kernels)))
+
+    rows = drawn_own(expected, kernels, COUNT, np.random.default_rng(0))
+
+    assert len(np.unique(rows)) == len(rows) == COUNT * ORDERS
+    chosen = np.unique(kernels[rows])
+    assert len(chosen) == COUNT
+    for kernel in chosen:
+        twins = np.flatnonzero(kernels == kernel)
+        assert twins[expected[twins].argmin()] in rows
+    least = np.array([expected[kernels == kernel].min() for kernel in chosen])
+    assert np.median(least) < 0.2  # of all it is a seventh of three, and an eighth of them are below
+    again = drawn_own(expected, kernels, COUNT, np.random.default_rng(0))
+    assert np.array_equal(rows, again)
+
+
+def test_of_kernels_that_have_one_order_each_a_problem_alone_has_one_row() -> None:
+    expected = np.linspace(0, 1, 30)
+    rows = drawn_own(expected, np.arange(30), 50, np.random.default_rng(0))
+    assert sorted(rows) == list(range(30))  # there are no more

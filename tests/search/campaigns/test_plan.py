@@ -84,4 +84,27 @@ def test_a_space_without_its_default_has_a_plan_that_says_so(sample: int | None)
     plan = make_plan([space], DEFAULTS[:1], sample, 0)
     assert DEFAULTS[0] not in plan.configurations
     assert 5 <= plan.rows == len(plan.configurations) <= len(space)
-    assert plan.how.endswith("and every legal default among them")
+    assert plan.how.endswith("every legal default among them, each on every problem for which it is legal")
+
+
+def test_what_is_given_for_single_problems_is_measured_on_these_alone() -> None:
+    both = [each for each in (SPACES[0][at] for at in range(0, len(SPACES[0]), 1501)) if each in SPACES[1]]
+    own = [
+        both[:3],
+        [*both[2:4], next(each for each in map(SPACES[0].__getitem__, range(len(SPACES[0]))) if each not in SPACES[1])],
+    ]
+    plan = make_plan(SPACES, DEFAULTS, 1, 0, parse_restrictions(("split_k=1",), TEMPLATE.knobs), own=own)
+    without = make_plan(SPACES, DEFAULTS, 1, 0, parse_restrictions(("split_k=1",), TEMPLATE.knobs))
+    others = set(both[:4]) - set(without.configurations)
+    assert len(others) >= 3
+    assert set(plan.configurations) == set(without.configurations) | others
+    for problem, legal in enumerate(plan.legal):
+        measured = {each for each, is_legal in zip(plan.configurations, legal, strict=True) if is_legal}
+        of_all = {
+            each for each, is_legal in zip(without.configurations, without.legal[problem], strict=True) if is_legal
+        }
+        assert measured == of_all | (set(own[problem]) & others)
+    assert "6 given for single problems and" in plan.how
+    assert plan.how.endswith(
+        "those for single problems on these, each other one on every problem for which it is legal"
+    )
