@@ -12,7 +12,7 @@ STORED = np.arange(20, 32)
 def searched(patience: int) -> optuna.Study:
     """A search that has tried all that is stored, the best of them last; others have to be compiled."""
     model = Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2)
-    study = study_of(SPACE, model, patience=patience, least=4, compiled=3, ventured=0)
+    study = study_of(SPACE, model, patience=patience, seeing=0, least=4, compiled=3, ventured=0)
     sampler_of(study).find_stored(STORED, STORED, KERNELS)
     asked = [ask(study, SPACE) for _ in STORED]
     assert {index for _, index in asked} == {*STORED.tolist()}
