@@ -408,7 +408,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Told:
-    """What counts of a finished trial, of whatever study.
+    """A finished trial of any of the studies, as far as it counts for all.
 
     Attributes
     ----------
