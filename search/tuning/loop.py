@@ -165,6 +165,7 @@ class _Loop:
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
+        self._proposed: dict[tuple[int, int], float] = {}  # when these were, or before all time; see `_Told`
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
         self._lookahead = lookaheads[0] if lookaheads else None
@@ -232,6 +233,7 @@ class _Loop:
         lane, tally = self._lanes[at], self._tallies[at]
         index = int(lane.space.find(codes(lane.space, trial.params)))
         self._in_flight[at, index] = trial
+        self._proposed[at, index] = self._proposed_at(at, trial.number)
         tally.running += 1
         self._changed()
         if (expected := lane.expected(index)) is not None:
@@ -367,7 +369,7 @@ class _Loop:
             return False
         timing, is_dear = trial.measurement.timing, bool(self._dear_kernels([(at, trial.index)]))
         ratio = timing.ratio if timing is not None else math.inf
-        self._told.append(_Told(ratio, is_dear, self._proposed(at, trial.number, trial.started), trial.finished))
+        self._told.append(_Told(ratio, is_dear, self._proposed_at(at, trial.number), trial.finished))
         self._compiled.add((at, int(self._lanes[at].evaluator.kernels[trial.index])))
         return True
 
@@ -380,10 +382,11 @@ class _Loop:
                 dear.add((at, int(lane.evaluator.kernels[index])))
         return dear - self._compiled
 
-    def _proposed(self, at: int, number: int, started: float) -> float:
+    def _proposed_at(self, at: int, number: int) -> float:
         """When a sampler proposed a trial, in seconds since the epoch; before all time if none did."""
         trials = self._lanes[at].study.get_trials(deepcopy=False)
-        return -math.inf if was_given(trials[number], trials) else started
+        started = trials[number].datetime_start
+        return -math.inf if started is None or was_given(trials[number], trials) else started.timestamp()
 
     def _changed(self) -> None:
         trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
@@ -393,14 +396,13 @@ class _Loop:
         if math.isfinite(best):
             first = first_alike(ratios)
             known, behind = self._told[first].finished, self._told[first + 1 :]
-            in_flight = [(at, trial) for (at, _), trial in self._in_flight.items()]
             found = replace(
                 found,
                 since=len(behind),
                 dear=sum(told.is_dear for told in behind),
                 dear_running=len(self._dear_kernels(self._in_flight)),
                 blind=sum(told.proposed < known for told in behind),
-                blind_running=sum(self._proposed(at, one.number, _start_of(one)) < known for at, one in in_flight),
+                blind_running=sum(self._proposed[key] < known for key in self._in_flight),
             )
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
@@ -463,11 +465,6 @@ class _Tally:
         if trial.measurement.timing is not None:
             self.incumbent = min(self.incumbent, trial.measurement.timing.ratio)
         return True
-
-
-def _start_of(trial: optuna.Trial) -> float:
-    """When a trial was started, in seconds since the epoch; before all time where that is not known."""
-    return trial.datetime_start.timestamp() if trial.datetime_start is not None else -math.inf
 
 
 def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:

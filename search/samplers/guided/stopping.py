@@ -2,12 +2,12 @@
 
 With a prior: after `GuidedOptions.patience` trials in a row without a faster one, those of all spaces that are searched
 for the problem, and at least `GuidedOptions.each` in each, to which of what is tried before a model is asked only the
-default counts. Of those in a row `GuidedOptions.seeing` were proposed once the best was known: with as many in flight
-as the patience is long, all of them might have been proposed before, and nothing would have been tried for what the
-best tells. The posterior has a chance of a gain, too, but it tells less: it counts the errors of a cost model as
-independent, and a model is wrong about groups of configurations together. On recorded problems that the models had not
-seen, a rule by that chance took 29.5 trials in the median and 64 at the 90th percentile, this one 24 and 34, with as
-many answers that are more than 1 % off (`experiments/results/stop-rule.md`).
+default counts. Of those in a row `GuidedOptions.seeing` were proposed once the best was known; one that takes more
+patience counts as much. With as many in flight as the patience is long, all of them might have been proposed before,
+and nothing would have been tried for what the best tells. The posterior has a chance of a gain, too, but it tells less:
+it counts the errors of a cost model as independent, and a model is wrong about groups of configurations together. On
+recorded problems that the models had not seen, a rule by that chance took 29.5 trials in the median and 64 at the 90th
+percentile, this one 24 and 34, with as many answers that are more than 1 % off (`experiments/results/stop-rule.md`).
 
 Without a prior: when the chance that any of the `GuidedOptions.ahead` likeliest candidates is more than
 `GuidedOptions.gain` faster than the best so far is below `GuidedOptions.chance`.
