@@ -7,15 +7,16 @@ equal; nothing was tuned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.costmodel.ensemble import EnsembleModel
+from tilescout.costmodel.ensemble import EnsembleModel, Judged
 from tilescout.costmodel.estimator import Prediction, Sample
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import CorrectedForest, ForestModel, ForestOptions
+from tilescout.costmodel.objectives import AMONG_OTHERS, told_apart
 from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.threads import one_thread
 
@@ -51,6 +52,10 @@ class Blended:
         """The mean log time, and the variance between all members, each of shape [configurations]."""
         return _between(self.forest.predict(features), self.networks.predict(features))
 
+    def settled(self, name: str, value: float) -> "Blended":
+        """The same of configurations whose feature of this name is a given one, which they need not have any more."""
+        return Blended(self.forest.settled(name, value), self.networks.settled(name, value))
+
     def foresee(self, features: Features) -> tuple[Floats, Floats]:
         """The same of the `HOPEFUL` that the networks say are the fastest, and no forest's for the rest."""
         said, within = self.networks.predict(features)
@@ -79,6 +84,13 @@ class BlendModel(EnsembleModel):
     def grow(self, samples: Sequence[Sample], draft: bool = False) -> Blended:
         forest, ranking = ForestModel(self.options.forest), RankingModel(self.options.ranking)
         return Blended(forest.grow(samples, draft), ranking.grow(samples, draft))
+
+    def learn(self, samples: Sequence[Sample]) -> Judged:
+        learned = super().learn(told_apart(samples))
+        if AMONG_OTHERS not in learned.names:
+            return learned
+        assert isinstance(learned.ensemble, Blended)
+        return replace(learned, ensemble=learned.ensemble.settled(AMONG_OTHERS, 1.0))
 
     def foresee(self, features: Features) -> Prediction:
         if self.fitted is None or not isinstance(self.fitted.ensemble, Blended):

@@ -33,6 +33,8 @@ class Sample:
         Mask: the measurement was given up early, and the time is at least about `log_time`.
     family
         The problem's family, as `tilescout.spaces.problems.Problem.family` names it.
+    among_others
+        Whether the kernels were timed among others, as in a model, not each in a chain of its own.
     """
 
     problem: str
@@ -40,6 +42,7 @@ class Sample:
     log_time: Floats
     censored: NDArray[np.bool_]
     family: str = "other"
+    among_others: bool = False
 
     def __len__(self) -> int:
         return len(self.log_time)

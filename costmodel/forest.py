@@ -75,6 +75,12 @@ class CorrectedForest:
     forest: Forest
     constants: Constants | None
 
+    def settled(self, name: str, value: float) -> "CorrectedForest":
+        """The same of configurations whose feature of this name is a given one, which they need not have any more."""
+        column = self.names.index(name)
+        names = self.names[:column] + self.names[column + 1 :]
+        return CorrectedForest(names, self.forest.settled(column, value), self.constants)
+
     def base(self, features: Features) -> Floats:
         """The log time that the trees correct, of shape [configurations]."""
         return log_base(features, self.constants)

@@ -104,6 +104,17 @@ class Networks:
     members: tuple[Layers, ...]
     constants: Constants | None
 
+    def settled(self, name: str, value: float) -> "Networks":
+        """The same of configurations whose feature of this name is a given one, which they need not have any more."""
+        column = self.names.index(name)
+        names = self.names[:column] + self.names[column + 1 :]
+        known = np.clip((value - self.centre[column]) / self.scale[column], -REACH, REACH)
+        members = []
+        for (weight, bias), *others in self.members:
+            members.append(((np.delete(weight, column, axis=0), bias + known * weight[column]), *others))
+        centre, scale = (np.delete(each, column) for each in (self.centre, self.scale))
+        return Networks(names, centre, scale, tuple(members), self.constants)
+
     @one_thread()
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """The mean log time, and the variance between networks, each of shape [configurations]."""

@@ -13,7 +13,7 @@ from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
-from tilescout.costmodel.objectives import AMONG_OTHERS, among_others, told_apart
+from tilescout.costmodel.objectives import told_apart
 from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.costmodel.uncertainty import FOLDS, Ensemble, Errors
@@ -32,14 +32,11 @@ from tilescout.experiments.commands.options import (
 from tilescout.experiments.commands.outputs import check_mlflow, console_beside, make_folder
 from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting
-from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.shipped import check_held, named_tables
-from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import load_template
 from tilescout.spaces.texts import file_name, number_of
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
@@ -95,7 +92,7 @@ def train(asked: TrainRequest) -> None:
     tables = named_tables(template, asked.tables)
     left_out = [template.parse(text) for text in asked.without]
     check_held(list(map(str, left_out)), [str(problem) for table in tables for problem in table.problems])
-    samples, told = _samples(tables, template, left_out)
+    samples = [sample for table in tables for sample in samples_of(table, template, left_out)]
     card = card_of(tables, samples)
     device = card.device
     folder = asked.out if asked.out is not None else asked.store / "models"
@@ -119,12 +116,10 @@ def train(asked: TrainRequest) -> None:
             bar.advance(task)
 
         model.on_grown = take
-        model.fit(told)
+        model.fit(samples)
         bar.update(task, completed=FOLDS + 1, description="learned")
-    assert model.fitted is not None
-    if AMONG_OTHERS in model.fitted.names:
-        model.fitted = among_others(model.fitted)
     save_model(path, model, card)
+    assert model.fitted is not None
     errors = model.fitted.errors
     problems = len(card.problems)
     console.say(
@@ -141,23 +136,10 @@ def train(asked: TrainRequest) -> None:
 
     with waiting("evaluate and log to MLflow"), TemporaryDirectory(prefix="tilescout-") as temporary:
         uri = asked.mlflow_uri or default_store(asked.store)[0]
-        evaluation = validation.evaluation(model, told, Path(temporary))
+        evaluation = validation.evaluation(model, told_apart(samples), Path(temporary))
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
     console.say(f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}")
-
-
-def _samples(
-    tables: Sequence[Table], template: KernelTemplate, without: Sequence[Problem]
-) -> tuple[list[Sample], list[Sample]]:
-    """The samples of all tables, and what is learned from: the same, told apart where the tables' objectives differ."""
-    of_each = [samples_of(table, template, without) for table in tables]
-    samples = [sample for some in of_each for sample in some]
-    objectives = [table.card.objective for table in tables]
-    if len(set(objectives)) == 1:
-        return samples, samples
-    told = (told_apart(some, how is Objective.SANDWICH) for some, how in zip(of_each, objectives, strict=True))
-    return samples, [sample for some in told for sample in some]
 
 
 def _told(errors: Errors, problems: int) -> str:

@@ -10,6 +10,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import binary_features, space_features
 from tilescout.costmodel.persistence import ModelCard, TrainingTable
 from tilescout.search.measure.measurement import Status
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device, siblings
 from tilescout.spaces.errors import TableError
@@ -127,7 +128,8 @@ def problem_sample(table: Table, template: KernelTemplate, problem: Problem, bin
     if binaries:
         rows = table.rows(problem)[kept]
         features = features.beside(binary_features(*(column[rows] for column in _binary(table))))
-    return Sample(str(problem), features, np.log(known[kept]), pruned[kept], problem.family)
+    among_others = table.card.objective is Objective.SANDWICH
+    return Sample(str(problem), features, np.log(known[kept]), pruned[kept], problem.family, among_others)
 
 
 def problem_space(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> SearchSpace:

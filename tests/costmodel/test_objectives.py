@@ -3,63 +3,66 @@
 import numpy as np
 import pytest
 
-from tilescout.costmodel.blend import BlendModel, BlendOptions
-from tilescout.costmodel.ensemble import Judged
+from tilescout.costmodel.blend import Blended, BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import ForestOptions
-from tilescout.costmodel.objectives import AMONG_OTHERS, among_others, told_apart
+from tilescout.costmodel.objectives import AMONG_OTHERS, told_apart
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.costmodel.trees import Forest
-from tilescout.spaces.errors import ModelError
 
 OPTIONS = BlendOptions(ForestOptions(trees=6, validation_trees=2), RankingOptions(members=2, steps=30, width=8))
 NAMES = ("first", "second", "third")
 
 
-def sample_of(problem: int, slower: float) -> Sample:
-    """Times that one feature makes longer, the more so by `slower`."""
+def sample_of(problem: int, among_others: bool) -> Sample:
+    """Times that the first feature makes longer, and in a chain the second one too."""
     values = np.random.default_rng(problem).random((120, len(NAMES)))
-    log_time = values[:, 0] + slower * values[:, 1]
-    return Sample(str(problem), Features(NAMES, values), log_time, np.zeros(len(values), dtype=np.bool_))
+    log_time = values[:, 0] + (0.0 if among_others else 1.0) * values[:, 1]
+    none = np.zeros(len(values), dtype=np.bool_)
+    return Sample(str(problem), Features(NAMES, values), log_time, none, among_others=among_others)
+
+
+SAMPLES = [*(sample_of(problem, False) for problem in range(4)), *(sample_of(problem, True) for problem in range(4, 8))]
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Judged:
-    """By these, the second feature counts in a chain alone."""
-    chains = [told_apart([sample_of(problem, 1.0)], among_others=False)[0] for problem in range(4)]
-    others = [told_apart([sample_of(problem, 0.0)], among_others=True)[0] for problem in range(4, 8)]
-    model = BlendModel(OPTIONS).fit([*chains, *others])
+def model() -> BlendModel:
+    return BlendModel(OPTIONS).fit(SAMPLES)
+
+
+def test_samples_of_both_kinds_say_how_they_were_timed_in_a_feature_more() -> None:
+    for sample, told in zip(SAMPLES, told_apart(SAMPLES), strict=True):
+        assert told.features.names == (*NAMES, AMONG_OTHERS)
+        assert (told.features.values[:, -1] == sample.among_others).all()
+        assert np.array_equal(told.features.values[:, :-1], sample.features.values)
+
+
+@pytest.mark.parametrize("among_others", [False, True])
+def test_samples_of_one_kind_stay_as_they_are(among_others: bool) -> None:
+    samples = [sample for sample in SAMPLES if sample.among_others == among_others]
+    assert told_apart(samples) is samples
+
+
+def test_a_model_of_both_speaks_of_kernels_among_others_and_asks_for_no_feature_more(model: BlendModel) -> None:
     assert model.fitted is not None
-    return model.fitted
+    assert model.fitted.names == NAMES
+    asked = sample_of(9, True)
+    errors = {kind: model.predict(asked.features).mean - sample_of(9, kind).log_time for kind in (False, True)}
+    assert np.std(errors[True]) < 0.7 * np.std(errors[False])
 
 
-def test_samples_say_how_they_were_timed_in_a_feature_more() -> None:
-    (chain,) = told_apart([sample_of(0, 1.0)], among_others=False)
-    (sandwich,) = told_apart([sample_of(0, 1.0)], among_others=True)
-    assert chain.features.names == sandwich.features.names == (*NAMES, AMONG_OTHERS)
-    assert (chain.features.values[:, -1] == 0).all()
-    assert (sandwich.features.values[:, -1] == 1).all()
-    assert np.array_equal(chain.features.values[:, :-1], sample_of(0, 1.0).features.values)
-
-
-def test_the_model_says_what_it_said_of_kernels_among_others_and_asks_for_no_feature_more(fitted: Judged) -> None:
-    asked = sample_of(9, 0.0)
-    settled = among_others(fitted)
-    assert settled.names == NAMES
-    assert settled.errors == fitted.errors
-    found = settled.predict(asked.features)
-    (told,) = told_apart([asked], among_others=True)
-    before = fitted.predict(told.features)
-    np.testing.assert_allclose(found.mean, before.mean, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found.spread, before.spread, rtol=1e-3)
-    (chain,) = told_apart([asked], among_others=False)
-    assert np.abs(fitted.predict(chain.features).mean - found.mean).max() > 0.1
-
-
-def test_a_model_of_one_objective_is_refused(fitted: Judged) -> None:
-    with pytest.raises(ModelError, match="learned from tables of one objective"):
-        among_others(among_others(fitted))
+def test_an_ensemble_says_the_same_once_a_feature_is_settled() -> None:
+    grown = BlendModel(OPTIONS).grow(told_apart(SAMPLES))
+    assert isinstance(grown, Blended)
+    asked, as_chain = sample_of(9, True), sample_of(9, False)
+    chain, among = told_apart([as_chain, asked])
+    for told, value in ((chain, 0.0), (among, 1.0)):
+        settled = grown.settled(AMONG_OTHERS, value)
+        assert settled.names == NAMES
+        for found, before in zip(settled.predict(asked.features), grown.predict(told.features), strict=True):
+            np.testing.assert_allclose(found, before, rtol=0, atol=1e-5)
+    assert np.abs(grown.predict(chain.features)[0] - grown.predict(among.features)[0]).max() > 0.1
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])

@@ -17,12 +17,14 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tables.training import samples_of
 from tilescout.search.tracking.models import EXPERIMENT
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")))
 
 pytestmark = pytest.mark.slow
@@ -95,6 +97,8 @@ def test_a_model_learns_from_tables_of_both_objectives(
 ) -> None:
     known, among = Table.read(table), tmp_path / "among.parquet"
     write_table(among, replace(known.card, objective=Objective.SANDWICH), known.data.slice(0, len(known) - 9))
+    kinds = [{sample.among_others for sample in samples_of(Table.read(path), TEMPLATE)} for path in (table, among)]
+    assert kinds == [{False}, {True}]
     given = ("--table", table, "--table", among, "--trees", 4, "--steps", 20, "--store", tmp_path, "--out", "both")
     done = run_command(folder, "train", "gemm_sm90", *given)
     assert done.returncode == 0, done.stderr
