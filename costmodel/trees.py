@@ -86,17 +86,12 @@ class Forest:
         inner = self.feature != LEAF
         column = np.where(inner, self.feature, 0)
         passed = np.where(inner & (self.value >= highest[column]), node + 1, node)
-        passed = np.where(inner & (self.value < lowest[column]), node + self.right, passed)
-        while not np.array_equal(further := passed[passed], passed):
-            passed = further
-        return passed
+        return _led(np.where(inner & (self.value < lowest[column]), node + self.right, passed))
 
     def settled(self, column: int, value: float) -> "Forest":
         """The same trees of rows that all have a value in a column, which they then do not have any more."""
         node = np.arange(len(self.feature))
-        last = np.where(self.feature == LEAF, node, node + self.right)  # of the nodes below each, by and by
-        while not np.array_equal(further := last[last], last):
-            last = further
+        last = _led(node + self.right)  # of the nodes below each: a leaf is 0 away from its own right child
         known = np.flatnonzero(self.feature == column)
         goes_left = np.float32(value) <= self.value[known]
         beside = known + self.right[known]  # the right child
@@ -107,10 +102,8 @@ class Forest:
         kept = np.cumsum(left_out[:-1]) == 0
         kept[known] = False
         # A node that is left out for its column leads to the child that is kept: the next node that is.
-        number = np.append(np.cumsum(kept), kept.sum())
-        at = number - np.append(kept, False)
-        inner = self.feature != LEAF
-        right = np.where(inner, at[np.minimum(node + self.right, len(node))] - at[:-1], 0)
+        at = np.cumsum(kept) - kept
+        right = at[node + self.right] - at
         feature = self.feature - (self.feature > column).astype(np.int16)
         return Forest(feature[kept], self.value[kept], right[kept].astype(np.int32), at[self.roots].astype(np.int32))
 
@@ -139,6 +132,13 @@ class Forest:
         return cls(
             np.concatenate(feature), np.concatenate(value), np.concatenate(right), np.array(roots, dtype=np.int32)
         )
+
+
+def _led(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The last node that each is led to, where the next one of each is given, and that of a last one is itself."""
+    while not np.array_equal(further := steps[steps], steps):
+        steps = further
+    return steps
 
 
 def _descend(
