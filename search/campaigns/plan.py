@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,11 +88,13 @@ def make_plan(
         If nothing is left.
     """
     first = spaces[0]
+
+    def position(configuration: Configuration) -> int:
+        return int(np.ravel_multi_index(tuple(first.code(configuration)), first.shape))
+
     positions, weights = _union(spaces, within)
     generator = np.random.default_rng(seed)
-    chosen = list(
-        dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in (*defaults, *also))
-    )
+    chosen = list(dict.fromkeys(map(position, (*defaults, *also))))
     given = np.stack(np.unravel_index(np.array(chosen, dtype=np.int64), first.shape), axis=1)
     legal_somewhere = np.logical_or.reduce([space.find(given) >= 0 for space in spaces])
     chosen = [position for position, kept in zip(chosen, legal_somewhere, strict=True) if kept]
@@ -99,16 +102,15 @@ def make_plan(
         drawn = generator.permutation(positions)
     else:
         drawn = _stratified(first.shape, np.array(chosen, dtype=np.int64), positions, weights, sample, generator)
-    of_all = dict.fromkeys([*chosen, *drawn.tolist()])
+    of_all = [*chosen, *drawn.tolist()]
     of_one = [
-        {int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in some if each in space}
-        for space, some in zip(spaces, own, strict=len(own) > 0)
+        sorted({position(each) for each in some if each in space})
+        for space, some in zip(spaces, own or [()] * len(spaces), strict=True)
     ]
-    chosen = list(dict.fromkeys([*of_all, *(position for some in of_one for position in sorted(some))]))
+    chosen = list(dict.fromkeys([*of_all, *chain.from_iterable(of_one)]))
     codes = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
-    legal = np.stack([space.find(codes) >= 0 for space in spaces])
-    for row, some in zip(legal, of_one, strict=True) if own else ():
-        row &= [position in of_all or position in some for position in chosen]
+    wanted = [np.isin(chosen, [*of_all, *some]) for some in of_one]
+    legal = np.stack([space.find(codes) >= 0 for space in spaces]) & wanted
     values = [[knob.values[code] for code in codes[:, axis]] for axis, knob in enumerate(first.knobs)]
     names = [knob.name for knob in first.knobs]
     configurations = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in zip(*values, strict=True))
