@@ -165,7 +165,7 @@ class _Loop:
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
-        self._proposed: dict[tuple[int, int], float] = {}  # when these were, or before all time; see `_Told`
+        self._proposed: dict[tuple[int, int], float] = {}  # by lane and number, see `_proposed_at`
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
         self._lookahead = lookaheads[0] if lookaheads else None
@@ -233,7 +233,6 @@ class _Loop:
         lane, tally = self._lanes[at], self._tallies[at]
         index = int(lane.space.find(codes(lane.space, trial.params)))
         self._in_flight[at, index] = trial
-        self._proposed[at, index] = self._proposed_at(at, trial.number)
         tally.running += 1
         self._changed()
         if (expected := lane.expected(index)) is not None:
@@ -384,9 +383,11 @@ class _Loop:
 
     def _proposed_at(self, at: int, number: int) -> float:
         """When a sampler proposed a trial, in seconds since the epoch; before all time if none did."""
-        trials = self._lanes[at].study.get_trials(deepcopy=False)
-        started = trials[number].datetime_start
-        return -math.inf if started is None or was_given(trials[number], trials) else started.timestamp()
+        if (at, number) not in self._proposed:
+            trials = self._lanes[at].study.get_trials(deepcopy=False)
+            started = trials[number].datetime_start if not was_given(trials[number], trials) else None
+            self._proposed[at, number] = started.timestamp() if started is not None else -math.inf
+        return self._proposed[at, number]
 
     def _changed(self) -> None:
         trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
@@ -402,7 +403,9 @@ class _Loop:
                 dear=sum(told.is_dear for told in behind),
                 dear_running=len(self._dear_kernels(self._in_flight)),
                 blind=sum(told.proposed < known for told in behind),
-                blind_running=sum(self._proposed[key] < known for key in self._in_flight),
+                blind_running=sum(
+                    self._proposed_at(at, trial.number) < known for (at, _), trial in self._in_flight.items()
+                ),
             )
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])

@@ -115,13 +115,14 @@ def history_of(
     running = [(trial, index) for trial, index in in_state(TrialState.RUNNING) if trial.number != but]
     failed = in_state(TrialState.FAIL)
     best = float(exact.min()) if len(exact) else None
+    given = {trial.number for trial, _ in legal if was_given(trial, everything)}
     first, later, blind, blind_running = None, list[FrozenTrial](), 0, 0
     if best is not None:
         exact_or_none = np.where(pruned, np.inf, values)
         first = first_alike(np.exp(exact_or_none - best)) if are_times else int(exact_or_none.argmin())
         later = [each for each in [*timed, *(trial for trial, _ in failed)] if each.number > timed[first].number]
         blind, blind_running = (
-            sum(was_given(each, everything) or _started_before(each, timed[first]) for each in some)
+            sum(each.number in given or _started_before(each, timed[first]) for each in some)
             for some in (later, [trial for trial, _ in running])
         )
     return History(
@@ -135,7 +136,7 @@ def history_of(
         since=len(later),
         blind=blind,
         blind_running=blind_running,
-        given=sum(was_given(trial, everything) for trial, _ in legal),
+        given=len(given),
         are_times=are_times,
     )
 
