@@ -16,7 +16,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces import templates
 from tilescout.spaces.knobs import Configuration
 
-PROBLEM = "64x64x64:bf16"
+PROBLEM = "128x128x128:bf16"
 ROW = ["nothing", 1]
 
 
@@ -51,9 +51,9 @@ def test_a_change_that_makes_a_kernel_faster_is_told_and_one_that_makes_it_wrong
     assert faster["configuration"] == ROW
     for objective in ("chain", "sandwich"):
         assert faster[objective]["low"] <= faster[objective]["value"] <= faster[objective]["high"] < 1
-        assert result["by"]["64"][objective] == pytest.approx(faster[objective]["value"])
+        assert result["by"]["128"][objective] == pytest.approx(faster[objective]["value"])
         assert result["problems"][PROBLEM]["library_us"][objective] > 0
-    assert result["by"]["64"]["kernels"] == 1
+    assert result["by"]["128"]["kernels"] == 1
     assert wrong["wrong"].startswith("after: ")
     assert "chain" not in wrong
     assert "wrong after" in capsys.readouterr().out
