@@ -31,6 +31,10 @@ __all__ = ["EXAMPLES", "CostModelConformance", "example_samples"]
 EXAMPLES = ("1024x1024x1024", "4096x4096x4096", "64x8192x8192")
 """Problems of `example_samples`."""
 
+ROUNDING = 1e-6
+"""Of log times, about ten times that of single precision. Networks predict in it, and how a product of matrices rounds
+depends on the number of its rows: by 4e-9 on an AMD EPYC (2026-11-28), and not at all on other processors."""
+
 
 def example_samples(count: int = 80, noise: float = 0.02, seed: int = 0) -> list[Sample]:
     """Samples of three problems of ``gemm_sm90`` on an H200, whose times follow the analytic model and some noise.
@@ -166,12 +170,12 @@ class CostModelConformance:
                 assert np.array_equal(before, after), "fit or predict changes its samples"
 
     def test_it_predicts_each_configuration_by_itself(self) -> None:
-        """A prediction does not depend on the configurations beside it, but for rounding."""
+        """A prediction does not depend on the configurations beside it, but for the rounding of single precision."""
         model = self.make().fit(self.samples)
         some = np.arange(len(self._first))[::-3]
         whole, part = model.predict(self._first), model.predict(self._first.take(some))
         for name in ("mean", "spread"):
-            same = np.allclose(getattr(part, name), getattr(whole, name)[some], rtol=1e-9, atol=1e-9)
+            same = np.allclose(getattr(part, name), getattr(whole, name)[some], rtol=ROUNDING, atol=ROUNDING)
             assert same, f"{name} of a configuration depends on those beside it"
 
     def test_it_survives_a_file(self) -> None:
