@@ -155,8 +155,9 @@ class AnalyticModel(CostModel):
     def __init__(self, calibration: Calibration | None = None) -> None:
         self.fitted = calibration
 
-    def check(self, features: Features) -> None:
+    def known(self, features: Features) -> Features:
         _check_tiled(features)
+        return features
 
     def learn(self, samples: Sequence[Sample]) -> Calibration:
         """Settle the constants by least squares of log times, without regard for censored measurements."""

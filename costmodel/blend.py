@@ -95,6 +95,6 @@ class BlendModel(EnsembleModel):
     def foresee(self, features: Features) -> Prediction:
         if self.fitted is None or not isinstance(self.fitted.ensemble, Blended):
             return self.predict(features)
-        self.check(features)
+        features = self.known(features)
         with one_thread():
             return self.fitted.expected(*self.fitted.ensemble.foresee(features))

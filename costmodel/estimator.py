@@ -187,7 +187,7 @@ class CostModel(ABC):
         """
         if self.fitted is None:
             raise ModelError("the model was not fitted: call fit first, or load a fitted one")
-        self.check(features)
+        features = self.known(features)
         with one_thread():
             return self.fitted.predict(features)
 
@@ -201,16 +201,25 @@ class CostModel(ABC):
         """
         return self.predict(features)
 
-    def check(self, features: Features) -> None:
-        """Refuse features that a fitted model can't take.
+    def known(self, features: Features) -> Features:
+        """Those of some features that a fitted model learned from, in its order.
+
+        A model that is older than some of the features goes on to predict as it did.
 
         Raises
         ------
         ModelError
-            With what is wrong about them.
+            If one of them is missing.
         """
-        if self.fitted is not None:
-            check_features(features, self.fitted.names)
+        if self.fitted is None or features.names == self.fitted.names:
+            return features
+        if missing := sorted(set(self.fitted.names) - set(features.names)):
+            named = ", ".join(missing[:3]) + (" and more" if len(missing) > 3 else "")
+            raise ModelError(
+                f"the model was made for {number_of(len(self.fitted.names), 'feature')}, these have no {named}; train "
+                "a model anew with `tilescout train`"
+            )
+        return features.only(self.fitted.names)
 
     def score(self, samples: Sequence[Sample]) -> float:
         """Coefficient of determination R² of the log times within their problems, over what is not censored.
@@ -233,22 +242,6 @@ class CostModel(ABC):
         return 1 - float(np.square(np.concatenate(errors)).sum()) / total
 
 
-def check_features(features: Features, names: tuple[str, ...]) -> None:
-    """Refuse features that are not those that a model was made for.
-
-    Raises
-    ------
-    ModelError
-        With what differs.
-    """
-    if features.names != names:
-        other = sorted(set(features.names) ^ set(names))
-        raise ModelError(
-            f"the model was made for {number_of(len(names), 'feature')}, these are {len(features.names)}"
-            f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
-        )
-
-
 def learnable(samples: Sequence[Sample]) -> list[Sample]:
     """The samples that hold any measurement.
 
@@ -264,7 +257,11 @@ def learnable(samples: Sequence[Sample]) -> list[Sample]:
     if all(sample.censored.all() for sample in samples):
         raise ModelError("every measurement was given up early: there is no time to learn from")
     for sample in samples:
-        check_features(sample.features, samples[0].features.names)
+        if other := sorted(set(sample.features.names) ^ set(samples[0].features.names)):
+            raise ModelError(
+                f"{sample.problem} and {samples[0].problem} have different features: only one has "
+                f"{', '.join(other[:3])}; a model learns from samples of the same"
+            )
         if not len(sample.log_time) == len(sample.censored) == len(sample.features):
             raise ModelError(
                 f"{sample.problem}: {len(sample.log_time)} times, {len(sample.censored)} marks of censored ones and "

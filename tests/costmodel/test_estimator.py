@@ -7,6 +7,8 @@ import pytest
 
 from tilescout.costmodel.analytic import AnalyticModel
 from tilescout.costmodel.estimator import Expected, Prediction
+from tilescout.costmodel.features import Features
+from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.testing import example_samples
 from tilescout.spaces.errors import ModelError
 
@@ -40,6 +42,23 @@ def test_times_of_other_configurations_than_the_features_are_refused() -> None:
     first, *others = example_samples()
     with pytest.raises(ModelError, match="10 times, 80 marks of censored ones and the features of 80 configurations"):
         AnalyticModel().fit([replace(first, log_time=first.log_time[:10]), *others])
+
+
+def test_a_model_predicts_the_same_where_there_are_features_that_it_never_learned_from() -> None:
+    samples = example_samples(count=20)
+    features = samples[0].features
+    model = ForestModel(ForestOptions(trees=4, validation_trees=2)).fit(samples)
+    more = Features(("new",), np.ones((len(features), 1))).beside(features)
+    assert np.array_equal(model.predict(more).mean, model.predict(features).mean)
+    with pytest.raises(ModelError, match="these have no batch; train"):
+        model.predict(more.only(tuple(name for name in more.names if name != "batch")))
+
+
+def test_samples_of_different_features_are_refused_with_what_only_one_has() -> None:
+    first, *others = example_samples(count=20)
+    more = first.features.beside(Features(("new",), np.ones((len(first), 1))))
+    with pytest.raises(ModelError, match=r"1024x1024x1024:bf16 have different features: only one has new"):
+        AnalyticModel().fit([first, *others, replace(first, features=more)])
 
 
 def test_a_score_needs_two_different_times_of_a_problem() -> None:

@@ -171,7 +171,7 @@ def test_nothing_to_learn_from_is_refused(samples: list[Sample]) -> None:
 def test_other_features_are_refused_with_their_names(samples: list[Sample], model: ForestModel) -> None:
     features = samples[0].features
     fewer = Features(features.names[1:], features.values[:, 1:])
-    with pytest.raises(ModelError, match=r"only one has m; train"):
+    with pytest.raises(ModelError, match=r"these have no m; train"):
         model.predict(fewer)
     with pytest.raises(ModelError, match="must describe its tiling"):
         AnalyticModel(Calibration(LAW, 0.1, 0.1, 1)).predict(Features(("knob:a",), np.zeros((1, 1))))
