@@ -23,11 +23,12 @@ Features of a tiled product, all dimensionless or with the unit named, those of 
 ``smem_intensity``      log2 of operations a byte read from shared memory by the matrix instructions
 ``multicast_a _b``      log2 of blocks that share a load of A, of B
 ``cluster split``       log2 of blocks a cluster, of blocks that share a tile along k
+``together``            log2 of clusters that are launched side by side
 ``wave_bytes``          log2 of bytes of distinct A and B that one round of blocks reads, over the L2's size
 ``traffic``             log2 of bytes through device memory, re-reads of A and B included, / the compulsory ones
 ``warp_groups``         log2; ``accumulators`` log2 of fp32 accumulators a thread; ``mma_columns`` log2
 ``free_shared``         share of the block's shared memory that is left over
-``ping_pong``           0 or 1, as are ``early_launch`` and ``along_m``;  ``swizzle`` log2
+``ping_pong``           0 or 1, as are ``early_launch shares_evenly swapped along_m``;  ``swizzle`` log2
 ``time_mma``            log2 of a lower bound in µs, as ``time_l2 time_memory time_latency time_store``: the parts of
                         the analytic model
 ``bound``               log2 of the largest of them; ``second`` of the next
@@ -229,6 +230,7 @@ def tiling_features(tiling: Tiling, device: Device) -> dict[str, Floats]:
         "multicast_b": t.cluster_m,
         "cluster": work.blocks,
         "split": t.split_k,
+        "together": t.together * ones,
         "wave_bytes": work.wave_bytes / device.l2,
         "traffic": work.memory_bytes / problem.bytes,
         "warp_groups": t.warp_groups,
@@ -241,6 +243,6 @@ def tiling_features(tiling: Tiling, device: Device) -> dict[str, Floats]:
     }
     features = {name: np.log2(np.asarray(column, dtype=np.float64)) for name, column in logs.items()}
     features["free_shared"] = 1 - t.shared_memory / device.shared_memory
-    for name, flag in {"along_m": t.along_m, "ping_pong": t.ping_pong, "early_launch": t.early_launch}.items():
-        features[name] = np.asarray(flag, dtype=np.float64)
+    for name in ("along_m", "ping_pong", "early_launch", "shares_evenly", "swapped"):
+        features[name] = getattr(t, name) * ones
     return features

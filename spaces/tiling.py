@@ -56,6 +56,10 @@ class Tiling:
         of work of its own.
     shares_evenly
         Whether all clusters share the tiles of the last round evenly along k (stream-K), so that it is full.
+    swapped
+        Whether an instruction computes D transposed, so that its width is along m.
+    together
+        Clusters that are launched side by side, and share no loads.
     """
 
     product: GemmProblem
@@ -76,6 +80,8 @@ class Tiling:
     early_launch: Mask
     split_in_cluster: bool = True
     shares_evenly: Mask | bool = False
+    swapped: Mask | bool = False
+    together: Integers | int = 1
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -259,6 +259,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
                 problem.result.bytes,
             ),
             early_launch=np.ones(len(tile_m), dtype=np.bool_),
+            swapped=np.asarray(swap),
         )
 
     def warm_up(self) -> None:

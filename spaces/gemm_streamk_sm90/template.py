@@ -159,6 +159,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
             shares_evenly=np.asarray(columns["stream_k"] == 1),
             accumulators=held_of(columns, problem),
             shared_memory=shared_bytes(columns, problem),
+            together=np.where(columns["raster"] == TWO_BY_TWO, 2, 1),
         )
 
     def warm_up(self) -> None:

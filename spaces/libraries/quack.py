@@ -264,6 +264,7 @@ class QuackSm90Template(QuackTemplate):
             accumulators=accumulators(columns) * (2 if problem.element.bytes == 1 else 1),
             shared_memory=np.full_like(tile_m, available),  # what the ring leaves is given to the epilogue
             early_launch=np.ones(len(tile_m), dtype=np.bool_),
+            swapped=np.asarray(swap),
             split_in_cluster=False,
         )
 

@@ -65,6 +65,20 @@ def test_features_are_finite_for_every_problem(m: int, n: int, k: int, batch: in
     assert len(set(features.names)) == len(features.names)
 
 
+@pytest.mark.parametrize("name", ["gemm_sm90", "gemm_streamk_sm90"])
+@settings(max_examples=5)
+@given(
+    m=st.integers(1, 9000), n=st.integers(1, 1000), k=st.integers(8, 1000),
+    types=st.sampled_from(["bf16", "e4m3-bf16"]),
+)  # fmt: skip
+def test_no_two_configurations_of_a_space_look_alike(name: str, m: int, n: int, k: int, types: str) -> None:
+    template = find_template(name)
+    space = template.space(template.parse(f"{m}x{16 * n}x{16 * k}:{types}"), H200)
+    values = np.ascontiguousarray(space_features(space, template).values)
+    rows = values.view(np.dtype((np.void, values.strides[0])))
+    assert len(np.unique(rows)) == len(space)
+
+
 def test_work_is_counted_as_by_hand() -> None:
     problem = GemmProblem(4096, 4096, 4096)
     space = TEMPLATE.space(problem, H200)
