@@ -14,10 +14,15 @@ With --own each problem has kernels of its own, as many as that, and is measured
     tilescout collect gemm_streamk_sm90 --suite own.toml --also kernels.json --sample 20 --out table.parquet
 
 So a table has the rows that a search of the problem looks at. Where a kernel can be launched in several orders of its
-tiles, it is so in the one that is expected to be the fastest and in some that are drawn evenly.
+tiles, it is so in the one that is expected to be the fastest and in some that are drawn evenly. With --subspace there
+are so many kernels of each of its parts: of what a model expects little it has few rows to learn from, and goes on to
+expect little of it.
 """
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -28,9 +33,10 @@ from tilescout.experiments.research.runner import Run, study
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.launched import kernels_of
+from tilescout.spaces.launched import Launched, kernels_of
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.subspace import Part, read_subspace
 from tilescout.spaces.templates import find_template
 
 FIRST = 3
@@ -107,16 +113,41 @@ def drawn_own(expected: Floats, kernels: Indices, count: int, generator: np.rand
     return np.asarray(np.concatenate(rows))
 
 
+def own_rows(
+    space: SearchSpace,
+    expected: Floats,
+    launched: Launched,
+    parts: Sequence[Part],
+    count: int,
+    rng: np.random.Generator,
+) -> Indices:
+    """Indices of the configurations of a problem that are measured on it alone: so many kernels of each part."""
+    kernels = kernels_of(launched, space.knobs, space.codes)
+    held = [np.flatnonzero(part.holds(space)) for part in parts]
+    drawn = [at[drawn_own(expected[at], kernels[at], count, rng)] for at in held if len(at)]
+    return np.unique(np.concatenate(drawn))
+
+
 @study("nothing but a cost model", out_required=True)
 @space_argument
 @click.option("--suite", required=True, help="Problems: NAME or FILE.toml.")
 @click.option("--count", default=500, show_default=True, type=click.IntRange(min=1), help="How many kernels.")
 @click.option("--own", type=click.IntRange(min=1), help="So many of each problem, for it alone, in place of --count.")
+@click.option(
+    "--subspace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --own: so many of each part that this file lists.",
+)
 @click.option("--device", "device_name", default="h200", show_default=True, help="The device.")
 @seed_option
-def main(run: Run, space: str, suite: str, count: int, own: int | None, device_name: str, seed: int) -> None:
+def main(
+    run: Run, space: str, suite: str, count: int, own: int | None, subspace: Path | None, device_name: str, seed: int
+) -> None:
     """Write a list of kernels, as `tilescout collect --also` reads it."""
+    if subspace and own is None:
+        raise click.UsageError("--subspace goes with --own: of which part a kernel of all problems is would differ")
     template, device = find_template(space), find_device(device_name)
+    parts = read_subspace(subspace, template.knobs).parts if subspace else (Part(),)
     spaces = [template.space(problem, device) for problem in suite_problems(template, suite, None)]
     expected = []
     for each in spaces:
@@ -127,21 +158,23 @@ def main(run: Run, space: str, suite: str, count: int, own: int | None, device_n
     assert run.out is not None
     if own is not None:
         generator = np.random.default_rng(seed)
-        found = {
-            str(each.problem): [
-                dict(each[int(index)])
-                for index in drawn_own(log, kernels_of(template.launched, each.knobs, each.codes), own, generator)
-            ]
+        of_each = [
+            own_rows(each, log, template.launched, parts, own, generator)
             for each, log in zip(spaces, expected, strict=True)
+        ]
+        kernels: Any = {
+            str(each.problem): [dict(each[row]) for row in rows.tolist()]
+            for each, rows in zip(spaces, of_each, strict=True)
         }
-        write_whole(run.out, (json.dumps(found, indent=0) + "\n").encode())
-        print(f"{sum(map(len, found.values()))} rows of {space} on {len(spaces)} problems")
-        return
-    positions = drawn(spaces, expected, count, seed)
-    codes = np.stack(np.unravel_index(positions, spaces[0].shape), axis=1)
-    kernels = [{knob.name: knob.values[code] for knob, code in zip(template.knobs, row, strict=True)} for row in codes]
+        print(f"{sum(map(len, of_each))} rows of {space} on {len(spaces)} problems")
+    else:
+        positions = drawn(spaces, expected, count, seed)
+        codes = np.stack(np.unravel_index(positions, spaces[0].shape), axis=1)
+        kernels = [
+            {knob.name: knob.values[code] for knob, code in zip(template.knobs, row, strict=True)} for row in codes
+        ]
+        legal = [int((each.find(codes) >= 0).sum()) for each in spaces]
+        print(f"{len(kernels)} kernels of {space}, {sum(legal)} rows on {len(spaces)} problems")
+        for each, count_of in zip(spaces, legal, strict=True):
+            print(f"{each.problem!s:28} {count_of:4} of {len(each)}")
     write_whole(run.out, (json.dumps(kernels, indent=0) + "\n").encode())
-    legal = [int((each.find(codes) >= 0).sum()) for each in spaces]
-    print(f"{len(kernels)} kernels of {space}, {sum(legal)} rows on {len(spaces)} problems")
-    for each, rows in zip(spaces, legal, strict=True):
-        print(f"{each.problem!s:28} {rows:4} of {len(each)}")

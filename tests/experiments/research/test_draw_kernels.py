@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from tilescout.experiments.research.studies.draw_kernels import FIRST, ORDERS, drawn, drawn_own
+from tilescout.experiments.research.studies.draw_kernels import FIRST, ORDERS, drawn, drawn_own, own_rows
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.launched import kernels_of
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.subspace import Part
 from tilescout.spaces.templates import find_template
 
 COUNT = 40
@@ -67,3 +69,20 @@ def test_of_kernels_that_have_one_order_each_a_problem_alone_has_one_row() -> No
     expected = np.linspace(0, 1, 30)
     rows = drawn_own(expected, np.arange(30), 50, np.random.default_rng(0))
     assert sorted(rows) == list(range(30))  # there are no more
+
+
+def test_of_each_part_as_many_kernels_are_drawn_and_of_one_that_holds_nothing_none() -> None:
+    space, template = spaces()[1], find_template("gemm_streamk_sm90")
+    expected = np.random.default_rng(3).uniform(0, 3, len(space))
+    alone = Part((("cluster_m", (1,)), ("cluster_n", (1,))))
+    shared = Part((("stream_k", (1,)),))
+    pairs = Part((("raster", ("pairs",)),))
+    assert pairs.holds(space).sum() == 0
+
+    rows = own_rows(space, expected, template.launched, (alone, shared, pairs), 5, np.random.default_rng(0))
+
+    kernels = kernels_of(template.launched, space.knobs, space.codes)
+    assert len(np.unique(rows)) == len(rows)
+    assert (alone.holds(space) | shared.holds(space))[rows].all()
+    for part in (alone, shared):
+        assert len(np.unique(kernels[rows][part.holds(space)[rows]])) >= 5
