@@ -7,9 +7,9 @@ Is a fit reproducible? With the same versions of NumPy, SciPy, scikit-learn and 
   analytic model, round the last digit differently with AVX-512 and with AVX2. The constants of the analytic model then
   differ by 1e-6 of their size, and trees choose otherwise between splits that are nearly equal. Predictions for four
   problems differed by 0.5 to 0.8 % (root mean square) and by 5 % at most.
-- The shipped model was trained without AVX-512. With NPY_DISABLE_CPU_FEATURES=X86_V4 and OPENBLAS_CORETYPE=Haswell in
-  the environment, ``tilescout train gemm_sm90`` wrote the same files to the bit on a CPU with AVX-512 (NumPy 2.4.6,
-  SciPy 1.17.1, scikit-learn 1.9.1, torch 2.13.0).
+- The shipped models were trained without AVX-512. With NPY_DISABLE_CPU_FEATURES=X86_V4 and OPENBLAS_CORETYPE=Haswell in
+  the environment, a CPU with AVX-512 wrote the same files to the bit (NumPy 2.4.6, SciPy 1.17.1, scikit-learn 1.9.1,
+  torch 2.13.0).
 """
 
 from abc import abstractmethod
