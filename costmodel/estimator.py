@@ -257,10 +257,12 @@ def learnable(samples: Sequence[Sample]) -> list[Sample]:
     if all(sample.censored.all() for sample in samples):
         raise ModelError("every measurement was given up early: there is no time to learn from")
     for sample in samples:
-        if other := sorted(set(sample.features.names) ^ set(samples[0].features.names)):
+        if sample.features.names != samples[0].features.names:
+            other = sorted(set(sample.features.names) ^ set(samples[0].features.names))
+            told = f"only one has {', '.join(other[:3])}" if other else "they are in another order"
             raise ModelError(
-                f"{sample.problem} and {samples[0].problem} have different features: only one has "
-                f"{', '.join(other[:3])}; a model learns from samples of the same"
+                f"{sample.problem} and {samples[0].problem} have different features: {told}; a model learns from "
+                "samples of the same"
             )
         if not len(sample.log_time) == len(sample.censored) == len(sample.features):
             raise ModelError(

@@ -54,11 +54,13 @@ def test_a_model_predicts_the_same_where_there_are_features_that_it_never_learne
         model.predict(more.only(tuple(name for name in more.names if name != "batch")))
 
 
-def test_samples_of_different_features_are_refused_with_what_only_one_has() -> None:
+def test_samples_of_different_features_or_of_another_order_are_refused() -> None:
     first, *others = example_samples(count=20)
     more = first.features.beside(Features(("new",), np.ones((len(first), 1))))
-    with pytest.raises(ModelError, match=r"1024x1024x1024:bf16 have different features: only one has new"):
-        AnalyticModel().fit([first, *others, replace(first, features=more)])
+    turned = first.features.only(first.features.names[::-1])
+    for features, told in ((more, "only one has new"), (turned, "they are in another order")):
+        with pytest.raises(ModelError, match=f"1024x1024x1024:bf16 have different features: {told}"):
+            AnalyticModel().fit([first, *others, replace(first, features=features)])
 
 
 def test_a_score_needs_two_different_times_of_a_problem() -> None:
