@@ -25,6 +25,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.shipped import shipped_file
+from tilescout.costmodel.threads import one_thread
 from tilescout.spaces.errors import ModelError
 
 HANDFUL = 24
@@ -175,7 +176,9 @@ class AnalyticModel(CostModel):
             # A weak pull to the start settles what the measurements leave open.
             return np.concatenate([*misses(_constants(logs)), 0.1 * (logs - start)])
 
-        found = least_squares(errors, start, loss="soft_l1", f_scale=0.1, max_nfev=60)
+        # With two threads OpenBLAS adds up in another order: constants differed by 3e-6 (AMD EPYC, 2026-11-28).
+        with one_thread():
+            found = least_squares(errors, start, loss="soft_l1", f_scale=0.1, max_nfev=60)
         constants = _constants(found.x)
         left = misses(constants)
         own = np.concatenate([miss - np.median(miss) for miss in left])
