@@ -163,6 +163,11 @@ def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Ma
     return np.asarray((columns["swizzle"] == 1) | narrow | (tiles > clusters_at_once(blocks, device)))
 
 
+def together(columns: Columns) -> Any:
+    """Clusters that are launched side by side, in each configuration."""
+    return np.where(columns["raster"] == TWO_BY_TWO, 2, 1)
+
+
 def _pairs_share(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     tiles, blocks = _units(columns, problem)
     _, along_n = _tiles(columns, problem)

@@ -35,6 +35,7 @@ from tilescout.spaces.gemm_streamk_sm90.rules import (
     most_stages,
     promotion_of,
     shared_bytes,
+    together,
     whole,
     workspace_bytes,
 )
@@ -115,8 +116,8 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return True
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
-        together = 2 if configuration["raster"] == TWO_BY_TWO else 1
-        return int(configuration["cluster_m"]) * int(configuration["cluster_n"]) * together
+        blocks = int(configuration["cluster_m"]) * int(configuration["cluster_n"])
+        return blocks * int(together(_columns(configuration))[0])
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
         return int(workspace_bytes(_columns(configuration), problem)[0])
@@ -159,7 +160,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
             shares_evenly=np.asarray(columns["stream_k"] == 1),
             accumulators=held_of(columns, problem),
             shared_memory=shared_bytes(columns, problem),
-            together=np.where(columns["raster"] == TWO_BY_TWO, 2, 1),
+            together=together(columns),
         )
 
     def warm_up(self) -> None:
