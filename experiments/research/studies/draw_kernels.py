@@ -124,7 +124,7 @@ def own_rows(
     """Indices of the configurations of a problem that are measured on it alone: so many kernels of each part."""
     kernels = kernels_of(launched, space.knobs, space.codes)
     held = [np.flatnonzero(part.holds(space)) for part in parts]
-    drawn = [at[drawn_own(expected[at], kernels[at], count, rng)] for at in held if len(at)]
+    drawn = [at[drawn_own(expected[at], kernels[at], count, rng)] if len(at) else at for at in held]
     return np.unique(np.concatenate(drawn))
 
 

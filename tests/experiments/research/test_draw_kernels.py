@@ -86,3 +86,4 @@ def test_of_each_part_as_many_kernels_are_drawn_and_of_one_that_holds_nothing_no
     assert (alone.holds(space) | shared.holds(space))[rows].all()
     for part in (alone, shared):
         assert len(np.unique(kernels[rows][part.holds(space)[rows]])) >= 5
+    assert not len(own_rows(space, expected, template.launched, (pairs,), 5, np.random.default_rng(0)))
