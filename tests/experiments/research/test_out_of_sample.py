@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.research.studies.out_of_sample import checked_model, main, search, speeds
+from tilescout.costmodel.persistence import load_model
+from tilescout.experiments.research.studies.out_of_sample import checked_model, main, search, speeds, training_of
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ModelError
@@ -63,3 +64,12 @@ def test_a_search_is_replayed_the_default_first(sampler: str) -> None:
     assert 0 <= found.regret < 0.2  # the default is 13 % behind the best
     assert np.isfinite(found.gpu_seconds)
     assert found.gpu_seconds < found.exhaustive_gpu_seconds / 20
+
+
+def test_the_cost_of_the_shipped_model_is_that_of_every_table_that_it_learned_from(table: Table) -> None:
+    path = checked_model(table)
+    _, card = load_model(path)
+    training = training_of(path)
+    assert training.table.split(", ") == [known.name for known in card.tables]
+    shipped = sum(float(np.asarray(Table.read(each).data["gpu_seconds"]).sum()) for each in shipped_tables())
+    assert training.gpu_seconds > shipped  # tables of the results are among those that it learned from
