@@ -8,12 +8,16 @@ for `--further` trials more, whatever its sampler says: what these find, an answ
 of all trials, those of each space, run in heats against each other and `torch.mm`, in sandwiches. The answer and the
 fastest of that race then run in one of their own, in the same heats where they are of one space. The regret is the
 answer's time over the other's there, less 1: what was picked in one race is judged in the other.
+
+With `--from-portfolio` each problem is tuned by that sampler once more, before its search goes on: from a store that
+holds the portfolios of both spaces, and nothing else when a tuning begins. These answers run in the same races.
 """
 
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +28,7 @@ import numpy as np
 from tilescout.experiments.research.benchmarks.wall_time import draw
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.experiments.research.studies.tunings_out_of_sample import estimate, raced
+from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import make_engine
@@ -61,7 +66,85 @@ def leaders(result: StudyResult) -> list[TrialRecord]:
     ]
 
 
-def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptions, further: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Stocked:
+    """Tunings from a store that holds the portfolios, and nothing else when each begins.
+
+    Attributes
+    ----------
+    engines
+        The engine of each space by its name, the first one's first; their artifacts are kept in this store alone.
+    folder
+        Where that store and the studies are.
+    samplers
+        By which a problem is tuned, once by each.
+    """
+
+    engines: Mapping[str, LocalEngine]
+    folder: Path
+    samplers: Sequence[str]
+
+    def tuned(self, problem: Problem, options: TuneOptions) -> "dict[str, Tuned]":
+        """The tunings of a problem, by the names of their answers."""
+        store, found = artifacts(self.folder), {}
+        for engine in self.engines.values():
+            stock = engine.template.stock_in(engine.space(problem))
+            for compiled in [engine.compile(each, problem.signature) for each in stock]:
+                compiled.result()
+        portfolio, count = set(store.glob("??/*")), kernels(store)
+        for number, sampler in enumerate(self.samplers):
+            asked = replace(options, sampler=sampler, studies=studies(self.folder / str(number)))
+            tuning = Tuned.of(next(iter(self.engines.values())), problem, asked)
+            found[f"{sampler} from the portfolio"] = replace(tuning, compiled=kernels(store) - count)
+            for new in set(store.glob("??/*")) - portfolio:
+                shutil.rmtree(new)
+        return found
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuning.
+
+    Attributes
+    ----------
+    results
+        Of each space.
+    seconds
+        It took, by the clock on the wall.
+    compiled
+        Kernels that it had compiled; None if that was not counted.
+    """
+
+    results: Sequence[StudyResult]
+    seconds: float
+    compiled: int | None = None
+
+    @classmethod
+    def of(cls, engine: Engine, problem: Problem, options: TuneOptions) -> "Tuned":
+        """Tune a problem, in both its spaces where the second may be faster."""
+        started = time.perf_counter()
+        return cls(tune_suite(engine, [problem], options), time.perf_counter() - started)
+
+    @property
+    def answer(self) -> Runner:
+        """The space and the configuration of its answer."""
+        best = fastest(self.results)
+        assert best.best is not None
+        return best.info.space, best.best.configuration
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        tuned = [summary(result) for result in self.results]
+        return {"tuned": tuned, "answer": self.answer[0], "seconds": self.seconds, "compiled": self.compiled}
+
+
+def judged(
+    engines: dict[str, LocalEngine],
+    problem: Problem,
+    options: TuneOptions,
+    further: int,
+    stocked: Stocked | None = None,
+) -> dict[str, Any]:
     """Tune a problem, go on, and race; what was found, as JSON.
 
     Parameters
@@ -74,32 +157,29 @@ def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptio
         Of the tuning.
     further
         Trials behind it.
+    stocked
+        Tunings from a portfolio, which run in the same races.
     """
-    engine: Engine = next(iter(engines.values()))
-    started = time.perf_counter()
-    tuned = tune_suite(engine, [problem], options)
-    seconds = time.perf_counter() - started
-    answer = fastest(tuned)
-    assert answer.best is not None
-    all_ = [longer(engines[result.info.space], problem, options, result, further) for result in tuned]
+    tuned = Tuned.of(next(iter(engines.values())), problem, options)
+    beside = stocked.tuned(problem, options) if stocked is not None else {}
+    all_ = [longer(engines[result.info.space], problem, options, result, further) for result in tuned.results]
     runners = {
         f"{result.info.space} {trial.number}": (result.info.space, trial.configuration)
         for result in all_
         for trial in leaders(result)
     }
-    runners[ANSWER] = answer.info.space, answer.best.configuration
+    answers = {ANSWER: tuned, **beside}
+    runners |= {name: tuning.answer for name, tuning in answers.items()}
     race = raced_by_space(engines, problem, runners)
     best = fastest_of(race)
-    found: dict[str, Any] = {
-        "tuned": [summary(result) for result in tuned],
-        "all": [summary(result) for result in all_],
-        "race": race,
+    others = [name for name in answers if runners[name] != runners[best]]
+    again = raced_by_space(engines, problem, {name: runners[name] for name in (*others, best)}) if others else {}
+    regrets = {name: regret(again[name], again[best]) if name in others else [0.0, 0.0, 0.0] for name in answers}
+    found = tuned.to_dict() | {"all": [summary(result) for result in all_], "race": race, "best": best, "again": again}
+    return found | {
+        "regret": regrets[ANSWER],
+        "beside": {name: {**tuning.to_dict(), "regret": regrets[name]} for name, tuning in beside.items()},
     }
-    found |= {"answer": answer.info.space, "best": best, "seconds": seconds}
-    if runners[best] == runners[ANSWER]:
-        return {**found, "again": {}, "regret": [0.0, 0.0, 0.0]}
-    again = raced_by_space(engines, problem, {name: runners[name] for name in (ANSWER, best)})
-    return {**found, "again": again, "regret": regret(again[ANSWER], again[best])}
 
 
 def longer(engine: Engine, problem: Problem, options: TuneOptions, result: StudyResult, further: int) -> StudyResult:
@@ -153,26 +233,40 @@ def line(name: str, found: dict[str, Any]) -> str:
     trials = sum(one["trials"] for one in found["all"])
     value, low, high = found["regret"]
     text = f"{name:>24}  {value:6.2%} [{low:6.2%}, {high:6.2%}]  {found['answer']}; tried {spaces}"
-    return f"{text} in {found['seconds']:.1f} s; in all {trials}"
+    text += f" in {found['seconds']:.1f} s; in all {trials}"
+    for other, its in found["beside"].items():
+        tried, (value, low, high) = sum(one["trials"] for one in its["tuned"]), its["regret"]
+        text += f"\n{'':>24}  {value:6.2%} [{low:6.2%}, {high:6.2%}]  {other}: {tried} trials"
+        text += f", {its['compiled']} compiled, in {its['seconds']:.1f} s"
+    return text
 
 
 @study(GPU)
 @click.option("--drawn", "seed", type=click.IntRange(min=0), required=True, help="Draw the problems by this seed.")
 @click.option("--count", default=4, show_default=True, help="How many problems.")
 @click.option("--sampler", default="guided", show_default=True, help="Of the searches, as `tune --sampler` has it.")
+@click.option(
+    "--from-portfolio", "stocked", multiple=True, help="Tune from the portfolios too, by this sampler; repeatable."
+)
 @click.option("--further", default=80, show_default=True, help="Trials in each space behind its tuning.")
-def main(run: Run, seed: int, count: int, sampler: str, further: int) -> None:
+def main(run: Run, seed: int, count: int, sampler: str, stocked: tuple[str, ...], further: int) -> None:
     """Judge the answers of tunings, and print their regrets."""
     template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
     done = dict[str, Any]()
     problems: Sequence[Problem] = [template.parse(name) for name in draw(seed, count)]
-    with TemporaryDirectory() as folder, ExitStack() as stack:
-        engine = stack.enter_context(make_engine(template, problems[0], artifacts(Path(folder)), device="cuda", gpus=1))
-        assert isinstance(engine, LocalEngine)
-        engines = {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
-        options = TuneOptions(sampler, 0, Budget(FIRST), studies(Path(folder)), race=RaceOptions())
+    with TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+
+        def opened(place: Path) -> dict[str, LocalEngine]:
+            engine = stack.enter_context(make_engine(template, problems[0], artifacts(place), device="cuda", gpus=1))
+            assert isinstance(engine, LocalEngine)
+            return {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
+
+        engines = opened(folder)
+        beside = Stocked(opened(folder / "portfolio"), folder / "portfolio", stocked) if stocked else None
+        options = TuneOptions(sampler, 0, Budget(FIRST), studies(folder), race=RaceOptions())
         for problem in problems:
-            done[str(problem)] = judged(engines, problem, options, further)
+            done[str(problem)] = judged(engines, problem, options, further, beside)
             run.keep({"problems": done})
             print(line(str(problem), done[str(problem)]), flush=True)
     missed = sum(found["regret"][0] > 0.01 for found in done.values())

@@ -27,6 +27,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import write_table
@@ -274,3 +275,25 @@ def test_an_answer_that_no_longer_search_beats_has_no_regret(
     assert found["race"]["answer"] == found["race"][found["best"]]
     assert found["again"] == {}
     assert found["regret"] == [0.0, 0.0, 0.0]
+
+
+def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behind(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
+    fast, slow = (Configuration.of({"fault": "nothing", "repeats": repeats}) for repeats in (1, 4))
+    monkeypatch.setattr(type(engine.template), "default", lambda template, problem, device: slow)
+    monkeypatch.setattr(type(engine.template), "portfolio", lambda template, problem, device: [slow])
+    behind = [engine.space(PROBLEM).index(fast)]  # what is compiled beside the portfolio
+    options = TuneOptions("random", 0, Budget(2), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
+    live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
+    with LocalEngine(engine.template, artifacts(tmp_path), ["cpu"], HOST, live) as own:
+        stocked = tunings_judged.Stocked({"plain_gemm": own}, tmp_path, ("random", "random"))
+        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 0, stocked)
+        assert own.stored(PROBLEM.signature) == [slow]
+    (beside,) = found["beside"].values()
+    assert beside["compiled"] == 1
+    assert [one["trials"] for one in beside["tuned"]] == [2]
+    assert "random from the portfolio" in found["race"]
+    assert beside["regret"][1] <= beside["regret"][0] <= beside["regret"][2]
+    assert "1 compiled" in tunings_judged.line("plain", found)
