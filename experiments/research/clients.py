@@ -221,6 +221,26 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int | None]]] = MappingProxyType(
                 "vocab_size": 151_936,
             },
         ),
+        "stablelm2": (
+            "StableLm",  # each head has keys of its own
+            {
+                "hidden_size": 2048,
+                "intermediate_size": 5632,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 32,
+                "vocab_size": 100_352,
+            },
+        ),
+        "qwen1.5": (
+            "Qwen2",  # each head has keys of its own
+            {
+                "hidden_size": 2560,
+                "intermediate_size": 6912,
+                "num_attention_heads": 20,
+                "num_key_value_heads": 20,
+                "vocab_size": 151_936,
+            },
+        ),
     }
 )
 """The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B, StarCoder2-7B, OLMo 2

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from tilescout.search.autotuning.contest import ContestOptions
 from tilescout.search.autotuning.tuner import TunerOptions
 
 CONTENDERS = ("default", "ours", "max-autotune")
@@ -12,6 +13,12 @@ ONE_BY_ONE = "one-by-one"
 COPIED = "copied-heads"
 """The contender that is ours with keys and values copied for heads that share them, as the model has it."""
 
+IN_GRAPHS = "ours-in-graphs"
+"""The contender that is ours for those who replay CUDA graphs: kernels begin before the last one ends."""
+
+OVERLAPPED = "ours-overlapped"
+"""The same, and candidates are timed between such kernels too."""
+
 PRODUCTS = "max-autotune-products"
 """The contender that is max-autotune without coordinate descent: that tunes what is no product, one by one."""
 
@@ -20,6 +27,8 @@ OURS: Mapping[str, TunerOptions] = MappingProxyType(
         "ours": TunerOptions(),
         ONE_BY_ONE: TunerOptions(side_by_side=False),
         COPIED: TunerOptions(keys_in_place=False),
+        IN_GRAPHS: TunerOptions(dependent_launch=True),
+        OVERLAPPED: TunerOptions(dependent_launch=True, contest=ContestOptions(overlapped=True)),
     }
 )
 
@@ -36,6 +45,8 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         PRODUCTS: "#b45309",
         ONE_BY_ONE: "#059669",
         COPIED: "#9333ea",
+        IN_GRAPHS: "#0891b2",
+        OVERLAPPED: "#0e7490",
     }
 )
 """In which they are drawn, in this order."""

@@ -1,4 +1,7 @@
-"""Times of steps of a model: queued one after the other, and as CUDA graphs, those of several contenders in turns."""
+"""Times of steps of a model: queued one after the other, and as CUDA graphs, those of several contenders in turns.
+
+And whether what a graph computes is what a call computes.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
+
     from tilescout.experiments.research.clients import Step
 
 ROUNDS = 30
 _STEPS = 5  # that are timed together
+_REPLAYS = 50  # of a step, whose results are compared with that of its call
 
 
 def one_by_one(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
@@ -33,10 +39,10 @@ def from_the_prompt(
     return {name: timed(step) for name, step in running.items()}
 
 
-def in_graphs(captured: "Callable[[], Mapping[str, Callable[[], float]]]") -> dict[str, Any]:
+def in_graphs(capture: "Callable[[], Mapping[str, Callable[[], float]]]") -> dict[str, Any]:
     """The times of contenders in turns, each in a graph; why there are none of a step that can't be captured."""
     try:
-        return {"graph": in_turns(captured())}
+        return {"graph": in_turns(capture())}
     except RuntimeError as error:  # as one that trains
         return {"no graph": str(error).splitlines()[0]}
 
@@ -56,8 +62,8 @@ def called(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
     return run
 
 
-def graph_of(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
-    """A function that replays a CUDA graph of some steps and returns the time of one, in µs."""
+def captured(step: Any, steps: int) -> "tuple[torch.cuda.CUDAGraph, torch.Tensor]":
+    """A CUDA graph of some steps, and the result of the last, which each replay writes."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -68,7 +74,15 @@ def graph_of(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph):
         for _ in range(steps):
-            step()
+            result = step()
+    return graph, result
+
+
+def graph_of(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
+    """A function that replays a CUDA graph of some steps and returns the time of one, in µs."""
+    import torch
+
+    graph, _ = captured(step, steps)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def run() -> float:
@@ -96,3 +110,24 @@ def in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
         low, _, high = quantiles(ratios, n=4)
         found[name] = {"us": median(times[name]), "ratio": median(ratios), "quartiles": [low, high]}
     return found
+
+
+def replayed(step: "Step") -> float:
+    """The largest difference of a step's replays as a CUDA graph from its call, each time behind the prompt.
+
+    Kernels that begin before the last one ends, or on streams of their own, must not read what is not there yet.
+    """
+    step.restart()
+    expected = step().clone()
+    graph, result = captured(step, 1)
+    found = []
+    for _ in range(_REPLAYS):
+        step.restart()
+        graph.replay()
+        found.append(difference(result, expected))
+    return max(found)
+
+
+def difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
+    """The norm of the difference, over that of the other."""
+    return float((one.float() - other.float()).norm() / other.float().norm())

@@ -28,13 +28,14 @@ from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.gpus import driver_version
 from tilescout.search.engines.library_candidates import library_of
 from tilescout.search.export import torch_hooks
+from tilescout.search.export.decisions import Choice
 from tilescout.search.export.graph_rewrite import find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
 from tilescout.search.export.loaded_kernels import look_in, register
 from tilescout.search.export.siblings.heads import read_in_place
 from tilescout.search.export.siblings.rewrite import join_products
 from tilescout.search.export.torch_operator import define, define_together
-from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, protocol_of
+from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, ProtocolOptions, protocol_of
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.loaders import load_loader
@@ -71,6 +72,8 @@ class TuningPass(ReplacingPass):
         A pass to run first, or several.
     """
 
+    sets = (torch_hooks.DEPENDENT_LAUNCH,)
+
     def __init__(self, tuner: Tuner, before: "Passes" = None) -> None:
         super().__init__(before)
         self.tuner = tuner
@@ -100,8 +103,17 @@ class TuningPass(ReplacingPass):
         if bundle is not None:
             register(bundle)
             replace_products(graph, bundle, self.report)
+            if any(bundle.choice(problem) is Choice.OURS for each in products for problem in each.problems):
+                self._launch_early()
         if self.tuner.options.side_by_side:
             join_products(graph)
+
+    def _launch_early(self) -> None:
+        """Have TorchInductor's kernels of the graph at hand let ours begin before they end, where that is wanted."""
+        wanted = self.tuner.options.dependent_launch
+        if wanted or (wanted is None and torch_hooks.option(torch_hooks.CUDA_GRAPHS)):
+            torch_hooks.set_option(torch_hooks.DEPENDENT_LAUNCH, True)
+            self.tuner.summary.launched_early += 1
 
     def key(self) -> str:
         options = self.tuner.options
@@ -109,7 +121,8 @@ class TuningPass(ReplacingPass):
             key = self.tuner.key()
         except (TilescoutError, OSError):  # a store that can't be read: the pass itself says so, where it needs it
             return ""
-        return key + " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
+        key += " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
+        return f"{key} dependent launch: {options.dependent_launch}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner
@@ -233,13 +246,16 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
         "complement": find_template(template.complement).source_hash if template.complement else "",
         "protocol": protocol_of(DEFAULT_OBJECTIVE)[0],
     }
+    if options.contest.overlapped:
+        setting["neighbours"] = "overlapped"
+    protocol = ProtocolOptions(overlapped=options.contest.overlapped)
     artifacts = root / "artifacts"
     store = EvidenceStore(root, setting, template)
 
     def open_engine() -> "Engine":
         from tilescout.search.engines.local import LocalEngine  # who only looks up need not wait for it
 
-        return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(timeout=_KERNEL_SECONDS))
+        return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(protocol=protocol, timeout=_KERNEL_SECONDS))
 
     return started(Tuner(template, find_device(product), store, artifacts, open_engine, options))
 

@@ -33,6 +33,8 @@ class Summary:
     in_place
         Of each attention that reads keys and values in place, the bytes that are not copied any more for heads that
         share them.
+    launched_early
+        In how many graphs TorchInductor's own kernels let the next kernel begin before they end.
     seconds
         Spent on deciding, in this process, by the clock on the wall.
     inactive
@@ -48,6 +50,7 @@ class Summary:
     others: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
     in_place: list[int] = field(default_factory=list)
+    launched_early: int = 0
     seconds: float = 0.0
     inactive: str = ""
     cached: CachedCode | None = None
@@ -102,6 +105,8 @@ class Summary:
         if self.in_place:
             copied = f"{sum(self.in_place) / 1e6:.1f} MB a call are not copied"
             found.append(f"{len(self.in_place)} × attention: shared keys and values are read in place, {copied}")
+        if self.launched_early:
+            found.append(f"{number_of(self.launched_early, 'graph')} whose kernels begin before the last one ends")
         return found
 
     def _lines_of_others(self) -> Iterable[str]:

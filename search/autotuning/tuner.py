@@ -70,6 +70,11 @@ class TunerOptions:
     keys_in_place
         Whether heads of attention that share keys and values read them in place where a model copies them for each, as
         `tilescout.search.export.siblings.heads` says.
+    dependent_launch
+        Whether TorchInductor's own kernels let the next kernel begin before they end (programmatic dependent launch),
+        in graphs in which products run our kernels; ours do so anyway. It makes the replay of a CUDA graph shorter, and
+        launches by the host slower (`experiments/results/one-line.md`). None is yes where TorchInductor records CUDA
+        graphs, as in its mode reduce-overhead. True is for those who record CUDA graphs of compiled code themselves.
     """
 
     seconds: float = 20.0
@@ -78,6 +83,7 @@ class TunerOptions:
     idle: float = 30.0
     side_by_side: bool = True
     keys_in_place: bool = True
+    dependent_launch: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds >= 0:

@@ -34,6 +34,7 @@ from tilescout.search.export.torch_hooks import (
     changed_options,
     check_version,
     newest_pass_class,
+    option,
 )
 from tilescout.search.export.torch_operator import define, define_grouped
 from tilescout.spaces.templates import load_templates
@@ -106,7 +107,11 @@ class ReplacingPass(ABC):
     ----------
     report
         The products that the pass met, over all graphs. Graphs from TorchInductor's cache don't pass here.
+    sets
+        The options of TorchInductor that it may set for the graph at hand; they are what they were for the next.
     """
+
+    sets: tuple[str, ...] = ()
 
     def __init__(self, before: "Passes" = None) -> None:
         newest_pass_class().register(ReplacingPass)
@@ -244,10 +249,13 @@ def in_force(tuned: ReplacingPass) -> Iterator[None]:
     ExportError
         If this torch was not tested, or lacks something that is needed.
     """
+    restored = {name: option(name) for name in tuned.sets}
 
     def carry(options: dict[str, Any]) -> None:
         own = options.get(OPTION)
         options[OPTION] = tuned if own is None else tuned.behind(own)
+        for name, value in restored.items():
+            options.setdefault(name, value)
 
-    with changed_options(carry), changed_config({OPTION: tuned}):
+    with changed_options(carry), changed_config({OPTION: tuned, **restored}):
         yield

@@ -6,9 +6,9 @@ The code is the same on a GPU and on a CPU (which the tests use); only the machi
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,7 +152,7 @@ class Bench:
         # Nothing of the bench itself is kept: its operands go when it goes.
         inputs, output = self._inputs[number % len(self._inputs)], self._case.output
         if self._sandwiched or launch is None:
-            return sandwich(launch, inputs, output)
+            return sandwich(launch, inputs, output, self.options.overlapped)
         return [partial(_launch, launch, inputs, output)]
 
     def _pilot_block(self, launch: Launch) -> Block:
@@ -168,7 +168,8 @@ class Bench:
     def _single_us(self, launch: Launch | None) -> float:
         """The time of a single launch, or of the neighbours' once, without the host."""
         inputs, output = self._inputs[0], self._case.output
-        steps = sandwich(None, inputs, output) if launch is None else [partial(launch, inputs, output)]
+        around = self.options.overlapped
+        steps = sandwich(None, inputs, output, around) if launch is None else [partial(launch, inputs, output)]
 
         def run() -> None:
             for step in steps:
@@ -350,23 +351,26 @@ class Bench:
         return ratios
 
 
-def sandwich(launch: Launch | None, inputs: Tensors, output: "torch.Tensor") -> list[Callable[[], None]]:
+def sandwich(
+    launch: Launch | None, inputs: Tensors, output: "torch.Tensor", overlapped: bool = False
+) -> list[Callable[[], None]]:
     """The launches of a sandwich, in order; of its neighbours alone where there is no kernel.
 
     The neighbours stand for the kernels before and after it in a model. One writes its first input, one reads its
     output. Both are torch's, so that nothing is to be compiled, and they are launched as torch launches everything:
-    without programmatic dependent launch.
+    without programmatic dependent launch. Overlapped ones are Triton's, with it.
     """
-    first = partial(rewrite, inputs[0])
+    again = partial(rewrite, overlapped=True) if overlapped else rewrite
+    first = partial(again, inputs[0])
     if launch is None:
-        return [first, partial(rewrite, output)]
+        return [first, partial(again, output)]
     results: list[torch.Tensor] = []
 
     def kernel() -> None:
         result = launch(inputs, output)
         results.append(output if result is None else result)
 
-    return [first, kernel, lambda: rewrite(results.pop())]
+    return [first, kernel, lambda: again(results.pop())]
 
 
 def _launch(launch: Launch, inputs: Tensors, output: "torch.Tensor") -> None:
@@ -374,13 +378,46 @@ def _launch(launch: Launch, inputs: Tensors, output: "torch.Tensor") -> None:
     launch(inputs, output)
 
 
-def rewrite(tensor: "torch.Tensor") -> None:
+def rewrite(tensor: "torch.Tensor", overlapped: bool = False) -> None:
     """Read a tensor and write what it holds, with one elementwise kernel.
 
     The values stay: a kernel's results can be verified between two sandwiches, and multiplications that follow draw the
     power that random numbers draw.
+
+    Parameters
+    ----------
+    tensor
+        What is rewritten.
+    overlapped
+        Begin before the last kernel ends, and let the next begin before this one ends: on a GPU, and of what lies in
+        memory without gaps.
     """
     import torch
 
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
-    tensor.view(words).bitwise_xor_(0)  # of integers: torch has no arithmetic for e4m3
+    words = tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
+    in_order = words if words.is_contiguous() else words.mT
+    if overlapped and words.is_cuda and in_order.is_contiguous():
+        blocks = -(-words.numel() // _ELEMENTS)
+        _overlapped_kernel()[(blocks,)](in_order, words.numel(), elements=_ELEMENTS, launch_pdl=True)
+    else:
+        words.bitwise_xor_(0)  # of integers: torch has no arithmetic for e4m3
+
+
+_ELEMENTS = 1024  # of a block of that kernel
+
+
+@cache
+def _overlapped_kernel() -> Any:
+    """Triton's kernel that rewrites: it waits for the last kernel, and lets the next begin, as TorchInductor's do."""
+    import triton
+    from triton import language
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def rewritten(words, count, elements: language.constexpr):  # type: ignore[no-untyped-def]
+        language.extra.cuda.gdc_wait()
+        at = language.program_id(0) * elements + language.arange(0, elements)
+        found = language.load(words + at, mask=at < count)
+        language.extra.cuda.gdc_launch_dependents()
+        language.store(words + at, found, mask=at < count)
+
+    return rewritten

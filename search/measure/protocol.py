@@ -83,6 +83,9 @@ class ProtocolOptions:
     ----------
     objective
         What runs around the kernel while it is timed.
+    overlapped
+        Whether the neighbours of a sandwich begin before the last kernel ends, and let the next begin before they end,
+        as TorchInductor's kernels do where its programmatic dependent launch is on. On a CPU none do.
     single_us
         If a launch of the library takes this long or longer, launches are timed one by one. The gap between events
         (1-2 µs) is then at most 1 % of the time, for kernel and library alike. Shorter launches are joined to blocks.
@@ -129,6 +132,7 @@ class ProtocolOptions:
     """
 
     objective: Objective = DEFAULT_OBJECTIVE
+    overlapped: bool = False
     single_us: float = 150.0
     block_us: float = 300.0
     pilot_us: float = 20.0

@@ -26,12 +26,11 @@ from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.clients import SIZES, Step, make_client, products
 from tilescout.experiments.research.contenders import OPTIONS, PRODUCTS
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.step_times import called, from_the_prompt, graph_of, in_graphs, in_turns
+from tilescout.experiments.research.step_times import called, difference, from_the_prompt, graph_of, in_graphs, in_turns
 from tilescout.experiments.research.studies.one_line import (
     Asked,
     begun,
     compiled_by,
-    difference,
     draw_steps,
     ended,
     merged,

@@ -51,9 +51,11 @@ from tilescout.experiments.research.contenders import (
     COLOURS,
     CONTENDERS,
     COPIED,
+    IN_GRAPHS,
     ONE_BY_ONE,
     OPTIONS,
     OURS,
+    OVERLAPPED,
     PRODUCTS,
 )
 from tilescout.experiments.research.records import Record
@@ -61,11 +63,13 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import (
     ROUNDS,
     called,
+    difference,
     from_the_prompt,
     graph_of,
     in_graphs,
     in_turns,
     one_by_one,
+    replayed,
 )
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.inductor import STORE
@@ -161,6 +165,9 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 if contender != "default":
                     found[str(count)] |= in_graphs(partial(from_the_prompt, running, graph_of))
                     keep(found)
+            if asked.phase == "decode":
+                found.setdefault("replayed", {})[str(count)] = {name: replayed(step) for name, step in running.items()}
+                keep(found)
     return found
 
 
@@ -174,11 +181,6 @@ def warmed(step: Step, name: str, found: dict[str, Any]) -> "torch.Tensor":
     torch.cuda.synchronize()
     found.setdefault("warming", {})[name] = time.perf_counter() - started
     return result
-
-
-def difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
-    """The norm of the difference, over that of the other."""
-    return float((one.float() - other.float()).norm() / other.float().norm())
 
 
 def steps_alone(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
@@ -275,6 +277,9 @@ def show(result: Mapping[str, Any]) -> None:
     console.print(grid)
     if "summaries" in result["steps"]:
         _show_room(console, result["steps"])
+    for rows, found in result["steps"].get("replayed", {}).items():
+        told = ", ".join(f"{name} {most:.2g}" for name, most in found.items())
+        console.print(f"{rows} rows: results of replays differ from those of calls by {told} at most", markup=False)
     for rows, summary in result["steps"].get("summaries", {}).items():
         console.print(f"{rows} rows: {summary}", markup=False)
     for what, why in unmeasured_steps(result["steps"]).items():
@@ -332,7 +337,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice([*CONTENDERS, PRODUCTS, ONE_BY_ONE, COPIED]),
+    type=click.Choice([*CONTENDERS, PRODUCTS, ONE_BY_ONE, COPIED, IN_GRAPHS, OVERLAPPED]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",

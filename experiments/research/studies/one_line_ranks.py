@@ -30,9 +30,9 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.step_times import called, graph_of, in_graphs, in_turns
+from tilescout.experiments.research.step_times import called, difference, graph_of, in_graphs, in_turns
 from tilescout.experiments.research.studies.objectives import MODELS
-from tilescout.experiments.research.studies.one_line import begun, difference, ended
+from tilescout.experiments.research.studies.one_line import begun, ended
 from tilescout.experiments.research.tensor_parallel import make_rank
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.tuner import TunerOptions

@@ -47,10 +47,10 @@ def make_tuner(tmp_path: Path, plain_gemm: ModuleType) -> Iterator[MakeTuner]:
             options = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
             return LocalEngine(plain_gemm.TEMPLATE, tmp_path / "artifacts", ("cpu",), plain_gemm.HOST, options)
 
-        def make_tuner(seconds: float = 60.0, live: bool = False) -> Tuner:
+        def make_tuner(seconds: float = 60.0, live: bool = False, dependent_launch: bool | None = None) -> Tuner:
             store = EvidenceStore(tmp_path / "evidence", SETTING, plain_gemm.TEMPLATE)
             opened = open_engine if live else refuse
-            options = TunerOptions(seconds)
+            options = TunerOptions(seconds, dependent_launch=dependent_launch)
             tuner = Tuner(plain_gemm.TEMPLATE, plain_gemm.HOST, store, tmp_path / "artifacts", opened, options)
             stack.callback(tuner.close)
             return started(tuner)

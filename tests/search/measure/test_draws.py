@@ -1,5 +1,6 @@
 """Measuring where the time depends on what the inputs hold, and where the library can't be given an output."""
 
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -54,3 +55,25 @@ def test_the_neighbour_reads_the_result_where_the_library_left_it(monkeypatch: p
     first, last = rewritten
     assert first is inputs[0]
     assert last is workload.results[-1]
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_all_neighbours_are_overlapped_if_the_options_say_so(monkeypatch: pytest.MonkeyPatch, overlapped: bool) -> None:
+    asked: list[bool] = []
+
+    def rewrite(tensor: "torch.Tensor", overlapped: bool = False) -> None:
+        asked.append(overlapped)
+
+    monkeypatch.setattr("tilescout.search.measure.bench.rewrite", rewrite)
+    workload, problem = Elsewhere(), GroupedProblem.parse("4x40x16x16")
+    options = replace(OPTIONS, objective=Objective.SANDWICH, overlapped=overlapped)
+    bench = Bench(HostMachine(), cast(Workload, workload), problem, options)
+    for launch in (bench.run_library, None):
+        bench.make_block(launch).run()
+    assert set(asked) == {overlapped}
+
+
+def test_options_of_older_records_ask_for_plain_neighbours() -> None:
+    record = asdict(OPTIONS)
+    del record["overlapped"]
+    assert ProtocolOptions.from_dict(record) == OPTIONS

@@ -155,8 +155,8 @@ def test_a_kernel_takes_about_as_long_between_neighbours_as_in_a_chain_and_is_ri
 ) -> None:
     chain = job_of(plain_kernel(), problem)
     times = {}
-    for objective in Objective:
-        job = replace(chain, options=replace(chain.options, objective=objective))
+    for objective, overlapped in ((Objective.CHAIN, False), (Objective.SANDWICH, True), (Objective.SANDWICH, False)):
+        job = replace(chain, options=replace(chain.options, objective=objective, overlapped=overlapped))
         measured, again = process.measure(job), process.measure(job)
         assert measured.timing is not None, measured.error
         assert again.ok, again.error  # the neighbours of the first left inputs and output as they were
