@@ -156,13 +156,19 @@ def test_what_is_given_up_never_comes_back_and_the_evaluator_goes_on(live: Evalu
 def test_what_the_store_holds_is_not_compiled_again(
     live: Evaluator, store: Path, children: Callable[[], set[int]]
 ) -> None:
+    def made() -> dict[Path, int]:
+        return {path: path.stat().st_ino for path in store.rglob("artifact.json")}
+
     [(_, first)] = evaluate(live, [index(live)])
-    before = children()
+    before, kernels = children(), made()
     with opened(live.template, PROBLEM, store, ["cpu"], live.device, OPTIONS) as again:
         [(_, second)] = evaluate(again, [index(again)])
-        # The process that compilers are forked from, but no compiler. What measures was forked from one that stands by.
-        assert len(children() - before) == 1
+        # The process that compilers are forked from, but no compiler. What measures was forked from one that stands by,
+        # or on a busy host is a process of its own.
+        assert 1 <= len(children() - before) <= 2
 
+    assert kernels
+    assert made() == kernels
     assert first.ok
     assert second.ok
     assert second.compile_seconds == first.compile_seconds  # what it cost when it was made
