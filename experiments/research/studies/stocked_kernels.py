@@ -5,14 +5,15 @@ r"""Choose the kernels of a space that are worth having in a store before proble
 Kernels are chosen one after the other, each the one that lowers the mean regret the most: half of it is over the
 problems of the tables, by the times that were recorded, and half over random problems, by the shipped model. Candidates
 are the kernels of the tables that are near the best of a problem, and on each random problem those that the model
-expects to be the fastest of a part of the space. Of a space that is searched beside another, the random problems are
-those on which it is. Those of the tables that are left out, a fifth of the products at a time, say what kernels are
-worth that were not chosen on a problem. Tables of several types give a list each.
+expects to be the fastest. Configurations that differ in their launch alone are one kernel. Of a space that is searched
+beside another, the random problems are those on which it is. Two things say what kernels are worth on problems that
+they were not chosen on: those of the tables that are left out, a fifth of the products at a time, and further random
+ones, by the model. Tables of several types give a list each.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,18 @@ from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.launched import codes_known, kernels_of
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 NEAR = 0.1
 """Log of the time over the best of a recorded problem, within which a kernel is a candidate."""
 
-POOL, EACH = 4096, 10
-"""Configurations of a random problem that are predicted, and the candidates that come of it."""
+EACH = 10
+"""Candidates that come of a random problem."""
+
+FRESH = 200
+"""Random problems that say what the chosen kernels are worth."""
 
 MANY = 16
 """As many problems are drawn for each random one that is wanted: a second space is searched on a third or fewer."""
@@ -50,19 +55,28 @@ DEVICE = find_device("h200")
 
 @dataclass(frozen=True)
 class Random:
-    """A random problem, and what the model expects of a part of its space.
+    """A random problem, and what the model expects of the kernels of its space.
 
     Attributes
     ----------
     problem
         The problem.
-    codes, logs
-        Its configurations, of shape [configurations, knobs], and their log times.
+    kernels, logs
+        Numbers of the kernels, in order, and the log time of each in the order of its tiles that suits it best, of
+        shape [kernels].
+    fastest
+        Codes of the few that are expected to be the fastest, as they are compiled.
     """
 
     problem: GemmProblem
-    codes: Any
+    kernels: Any
     logs: Floats
+    fastest: Sequence[Codes]
+
+    def regrets(self, numbers: Any) -> Floats:
+        """The log of the time of some kernels over that of the fastest, of their shape; NaN of illegal ones."""
+        at = np.minimum(np.searchsorted(self.kernels, numbers), len(self.kernels) - 1)
+        return np.where(self.kernels[at] == numbers, self.logs[at] - self.logs.min(), np.nan)
 
 
 def searched_problems(template: KernelTemplate, signature: str, count: int, seed: int) -> list[GemmProblem]:
@@ -72,51 +86,68 @@ def searched_problems(template: KernelTemplate, signature: str, count: int, seed
     return (complemented or problems)[:count]
 
 
-def pools(
-    template: KernelTemplate, model: CostModel, problems: Iterable[GemmProblem], seed: int, extra: Sequence[Codes]
-) -> list[Random]:
-    """Predictions of a random part of the space of each problem, and of those of `extra` that are legal."""
-    generator, found = np.random.default_rng(seed), list[Random]()
-    for problem in problems:
-        space = template.space(problem, DEVICE)
-        known = space.find(np.array(extra))
-        part = space.subset(np.union1d(space.sample(POOL, generator), known[known >= 0]))
-        found.append(Random(problem, part.codes, model.predict(space_features(part, template)).mean))
-    return found
+def numbers_of(template: KernelTemplate, codes: Any) -> Any:
+    """The number of the kernel that each of some configurations is compiled as; they are given as codes."""
+    return kernels_of(template.launched, template.knobs, codes)
 
 
-def chosen(
-    template: KernelTemplate, model: CostModel, regrets: Regrets, drawn: Sequence[Random], kernels: int
-) -> list[Codes]:
+def foreseen(template: KernelTemplate, model: CostModel, problem: GemmProblem) -> Random:
+    """The expectation of every kernel of a problem's space."""
+    space = template.space(problem, DEVICE)
+    means = model.foresee(space_features(space, template)).mean
+    order = np.argsort(means, kind="stable")
+    kernels, first = np.unique(numbers_of(template, space.codes)[order], return_index=True)
+    fastest = order[np.sort(first)[:EACH]]
+    shape = [len(knob.values) for knob in template.knobs]
+    compiled = np.stack(np.unravel_index(numbers_of(template, space.codes[fastest]), shape), axis=1)
+    return Random(problem, kernels, means[order[first]], [tuple(each) for each in compiled.tolist()])
+
+
+def compiled_once(template: KernelTemplate, regrets: Regrets) -> Regrets:
+    """The regrets of kernels of which those that differ in their launch alone are one, at its best."""
+    numbers = numbers_of(template, np.array(regrets.kernels))
+    kernels, place = np.unique(numbers, return_inverse=True)
+    logs = np.full((len(kernels), len(regrets.problems)), np.inf)
+    np.minimum.at(logs, place, np.nan_to_num(regrets.logs, nan=np.inf))
+    shape = [len(knob.values) for knob in template.knobs]
+    codes = np.stack(np.unravel_index(kernels, shape), axis=1)
+    logs[np.isinf(logs)] = np.nan
+    return replace(regrets, kernels=tuple(tuple(each) for each in codes.tolist()), logs=logs)
+
+
+def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], kernels: int) -> list[Codes]:
     """The kernels of the least mean regret, half of it over recorded problems and half over random ones."""
     near = {
         each for each, logs in zip(regrets.kernels, regrets.logs, strict=True) if np.nanmin(logs, initial=np.inf) < NEAR
     }
     for one in drawn:
-        near |= set(map(tuple, one.codes[np.argsort(one.logs)[:EACH]].tolist()))
+        near |= set(one.fastest)
     candidates = sorted(near)
     places = {each: place for place, each in enumerate(candidates)}
     logs = np.full((len(candidates), len(regrets.problems) + len(drawn)), np.nan)
     for each, of_kernel in zip(regrets.kernels, regrets.logs, strict=True):
         if each in places:
             logs[places[each], : len(regrets.problems)] = of_kernel
+    numbers = numbers_of(template, np.array(candidates))
     for at, one in enumerate(drawn, start=len(regrets.problems)):
-        space = template.space(one.problem, DEVICE)
-        indices = space.find(np.array(candidates))
-        legal = np.flatnonzero(indices >= 0)
-        legal = legal[np.argsort(indices[legal])]
-        said = model.predict(space_features(space.subset(indices[legal]), template)).mean
-        logs[legal, at] = said - min(float(said.min()), float(one.logs.min()))
+        logs[:, at] = one.regrets(numbers)
     weights = np.repeat([0.5 / len(regrets.problems), 0.5 / len(drawn)], [len(regrets.problems), len(drawn)])
     picked = choose_portfolio(logs, weights, kernels)
     print(f"{len(candidates)} candidates, mean regret {np.expm1(picked.regret[-1]):.2%} with {kernels}", flush=True)
     return [candidates[row] for row in picked.picked]
 
 
+def worth(template: KernelTemplate, chosen: Sequence[Codes], fresh: Sequence[Random]) -> dict[str, float]:
+    """The regrets that some kernels leave on random problems that they were not chosen on, by the model."""
+    numbers = numbers_of(template, np.array(chosen))
+    left = np.expm1([np.nanmin(one.regrets(numbers)) for one in fresh])
+    return {"mean": float(left.mean()), "median": float(np.median(left)), "90": float(np.quantile(left, 0.9))}
+
+
 @study(TABLES)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--kernels", default=96, show_default=True, help="How many to choose, for each type.")
-@click.option("--drawn", "count", default=100, show_default=True, help="Random problems of each type.")
+@click.option("--kernels", default=384, show_default=True, help="How many to choose, for each type.")
+@click.option("--drawn", "count", default=1600, show_default=True, help="Random problems of each type.")
 @click.option("--write", "written", type=click.Path(path_type=Path), help="Write the file that is shipped there.")
 @seed_option
 def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: Path | None, seed: int) -> None:
@@ -130,14 +161,20 @@ def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: 
         raise click.UsageError(f"no model of {name} is shipped, which random problems are predicted by")
     model, _ = load_model(path)
     for signature in dict.fromkeys(problem.signature for table in read for problem in table.problems):
-        regrets = recorded(template, read, signature)
-        problems = searched_problems(template, signature, count, seed)
-        drawn = pools(template, model, problems, seed, regrets.kernels)
-        rows = chosen(template, model, regrets, drawn, kernels)
+        regrets = compiled_once(template, recorded(template, read, signature))
+        problems = searched_problems(template, signature, count + FRESH, seed)
+        drawn = [foreseen(template, model, problem) for problem in problems]
+        rows = chosen(template, regrets, drawn[:-FRESH], kernels)
         values = [[knob.values[code] for knob, code in zip(template.knobs, row, strict=True)] for row in rows]
         apart = left_out(regrets, kernels, FOLDS)
+        now = list(map(tuple, codes_known(template.knobs, template.stock(problems[0], DEVICE)).tolist()))
+        fresh, before = worth(template, rows, drawn[-FRESH:]), worth(template, now, drawn[-FRESH:])
         result[signature] = {"kernels": values, "problems": len(regrets.problems), "left_out": apart}
+        result[signature] |= {"fresh": fresh, "before": {"kernels": len(now), "fresh": before}}
         print(f"{signature}: {apart['curve'][-1]['regret']:.2%} at most on recorded problems left out", flush=True)
+        for what, left in ((f"these {len(rows)}", fresh), (f"the {len(now)} shipped now", before)):
+            told = f"{left['mean']:.2%}, {left['median']:.2%} in the median, {left['90']:.2%} at the 90th percentile"
+            print(f"by the model, on random problems left out, {what}: {told}", flush=True)
         run.keep({"knobs": [knob.name for knob in template.knobs], "of": result})
     if written is not None:
         lists = {signature: of["kernels"] for signature, of in result.items()}
