@@ -125,7 +125,7 @@ def replayed(step: "Step") -> float:
         step.restart()
         graph.replay()
         found.append(difference(result, expected))
-    return max(found)
+    return float(np.max(found))  # of a result that is no number, too
 
 
 def difference(one: "torch.Tensor", other: "torch.Tensor") -> float:

@@ -108,7 +108,8 @@ class ReplacingPass(ABC):
     report
         The products that the pass met, over all graphs. Graphs from TorchInductor's cache don't pass here.
     sets
-        The options of TorchInductor that it may set for the graph at hand; they are what they were for the next.
+        The options of TorchInductor that it may set for the graph at hand and those that are compiled with it.
+        Afterwards they are what they were.
     """
 
     sets: tuple[str, ...] = ()

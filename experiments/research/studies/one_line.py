@@ -165,7 +165,7 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 if contender != "default":
                     found[str(count)] |= in_graphs(partial(from_the_prompt, running, graph_of))
                     keep(found)
-            if asked.phase == "decode":
+            if asked.phase == "decode" and "graph" in found.get(str(count), {}):
                 found.setdefault("replayed", {})[str(count)] = {name: replayed(step) for name, step in running.items()}
                 keep(found)
     return found

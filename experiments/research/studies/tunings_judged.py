@@ -135,7 +135,9 @@ class Tuned:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         tuned = [summary(result) for result in self.results]
-        return {"tuned": tuned, "answer": self.answer[0], "seconds": self.seconds, "compiled": self.compiled}
+        space, configuration = self.answer
+        answer = {"answer": space, "kernel": dict(configuration)}
+        return {"tuned": tuned, **answer, "seconds": self.seconds, "compiled": self.compiled}
 
 
 def judged(
