@@ -429,12 +429,17 @@ def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> di
             cache = asked.contenders[0]  # what it compiled for its first call is there, and is not timed again
             waiting[out] = "", running.enter_context(_process("steps", asked, place, cache, out))
         for out, (contender, process) in waiting.items():
-            found = ended(process, out, limit)
+            try:
+                found, interrupted = ended(process, out, limit), False
+            except KeyboardInterrupt:
+                found, interrupted = measured(out), True
             if contender:
                 result["first"].setdefault(contender, []).append(found)
             else:
                 result["steps"] = found
             run.keep(result)
+            if interrupted:
+                raise KeyboardInterrupt
     return result
 
 
@@ -486,5 +491,9 @@ def ended(process: "subprocess.Popen[bytes]", out: Path, limit: float) -> dict[s
         error = {"error": f"killed after {limit:g} s"}
     if process.wait() and not error:  # it has printed why
         error = {"error": f"ended with exit code {process.returncode}"}
-    found: dict[str, Any] = Record.read(out).result if out.exists() else {}
-    return {**found, **error}
+    return {**measured(out), **error}
+
+
+def measured(out: Path) -> dict[str, Any]:
+    """The result as far as a process has come."""
+    return Record.read(out).result if out.exists() else {}

@@ -1,5 +1,6 @@
 """Steps of several files of one model are shown and drawn together."""
 
+import subprocess
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.runner import Run
 from tilescout.experiments.research.studies import one_line
 from tilescout.experiments.research.studies.one_line import Asked, begun, ended, room_for_products
 
@@ -74,3 +76,19 @@ def test_a_process_that_stands_by_goes_on_when_told_and_ends_with_who_started_it
     asked.make()
     with pytest.raises(click.ClickException, match="has ended"):
         asked.make()
+
+
+def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def begins(step: str, asked: Asked, folder: Path, cache: str, out: Path) -> "subprocess.Popen[bytes]":
+        Record.of("one-line", "a command", {"1": step}).write(out)
+        return subprocess.Popen(["true"])
+
+    def interrupts(process: object, out: Path, limit: float) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one_line, "_process", begins)
+    monkeypatch.setattr(one_line, "ended", interrupts)
+    run = Run("one-line", tmp_path / "out.json")
+    with pytest.raises(KeyboardInterrupt):
+        one_line._measure(run, Asked("qwen3", "decode", 1, (1,), ("default",), 0.0, None), ("steps",), 1.0)
+    assert Record.read(tmp_path / "out.json").result["steps"] == {"1": "steps"}
