@@ -110,9 +110,9 @@ class TuningPass(ReplacingPass):
 
     def _launch_early(self) -> None:
         """Have TorchInductor's kernels of the graph at hand let ours begin before they end, where that is wanted."""
-        wanted = self.tuner.options.dependent_launch
-        if wanted or (wanted is None and torch_hooks.option(torch_hooks.CUDA_GRAPHS)):
-            torch_hooks.set_option(torch_hooks.DEPENDENT_LAUNCH, True)
+        wanted, config = self.tuner.options.dependent_launch, torch_hooks.CONFIG.find()
+        if wanted or (wanted is None and getattr(config, torch_hooks.CUDA_GRAPHS)):
+            setattr(config, torch_hooks.DEPENDENT_LAUNCH, True)
             self.tuner.summary.launched_early += 1
 
     def key(self) -> str:

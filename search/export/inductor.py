@@ -34,7 +34,6 @@ from tilescout.search.export.torch_hooks import (
     changed_options,
     check_version,
     newest_pass_class,
-    option,
 )
 from tilescout.search.export.torch_operator import define, define_grouped
 from tilescout.spaces.templates import load_templates
@@ -250,7 +249,7 @@ def in_force(tuned: ReplacingPass) -> Iterator[None]:
     ExportError
         If this torch was not tested, or lacks something that is needed.
     """
-    restored = {name: option(name) for name in tuned.sets}
+    restored = {name: getattr(CONFIG.find(), name) for name in tuned.sets}
 
     def carry(options: dict[str, Any]) -> None:
         own = options.get(OPTION)

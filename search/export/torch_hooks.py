@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, reduce, wraps
+from functools import cache, wraps
 from importlib import import_module
 from threading import Lock, RLock
 from typing import Any
@@ -194,36 +194,6 @@ class Patch:
                 # If somebody else has patched it since, theirs stays: it calls ours, which then changes nothing.
                 if self._depth == 0 and getattr(owner, self._attribute) is self._new:
                     setattr(owner, self._attribute, self._old)
-
-
-def option(name: str) -> Any:
-    """The value of an option of TorchInductor now, on this thread.
-
-    Raises
-    ------
-    ExportError
-        As `Hook.find` does.
-    """
-    return reduce(getattr, name.split("."), CONFIG.find())
-
-
-def set_option(name: str, value: Any) -> None:
-    """Set an option of TorchInductor from within what it compiles, for the rest of that.
-
-    Parameters
-    ----------
-    name
-        One that the object of ``torch.compile`` carries, or a block of `changed_config` has: it is restored then.
-    value
-        The new value.
-
-    Raises
-    ------
-    ExportError
-        As `Hook.find` does.
-    """
-    *path, last = name.split(".")
-    setattr(reduce(getattr, path, CONFIG.find()), last, value)
 
 
 Change = Callable[[dict[str, Any]], None]

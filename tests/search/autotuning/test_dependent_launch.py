@@ -15,7 +15,7 @@ from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.inductor import in_force
-from tilescout.search.export.torch_hooks import CUDA_GRAPHS, DEPENDENT_LAUNCH, option
+from tilescout.search.export.torch_hooks import CONFIG, CUDA_GRAPHS, DEPENDENT_LAUNCH
 
 MakeTuner = Callable[..., Tuner]
 
@@ -28,7 +28,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found, codegen = [], GraphLowering.codegen
 
     def seen(graph: GraphLowering) -> object:
-        found.append(option(DEPENDENT_LAUNCH))
+        found.append(getattr(CONFIG.find(), DEPENDENT_LAUNCH))
         return codegen(graph)
 
     monkeypatch.setattr(GraphLowering, "codegen", seen)
@@ -71,7 +71,7 @@ def test_kernels_beside_ours_begin_early_where_that_is_wanted_or_cuda_graphs_are
     ours = early and wanted is not False
     assert tuner.summary.launched_early == ours
     assert ("1 graph whose kernels begin before the last one ends" in str(tuner.summary)) is ours
-    assert not option(DEPENDENT_LAUNCH)  # for what others compile
+    assert not getattr(CONFIG.find(), DEPENDENT_LAUNCH)  # for what others compile
 
 
 def test_a_graph_that_runs_no_kernel_of_ours_is_written_as_without_us(
