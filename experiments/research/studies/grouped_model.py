@@ -29,7 +29,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.step_times import called, graph_of, in_graphs, in_turns
+from tilescout.experiments.research.step_times import called, difference, graph_of, in_graphs, in_turns
 from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.inductor import use
 from tilescout.spaces.errors import ProblemError, one_line
@@ -228,11 +228,10 @@ def measure(made: Contenders, x: "torch.Tensor", exact: "Exact") -> dict[str, An
         steps = {name: partial(each, x) for name, each in made.compiled.items()}
         results = {name: [step() for _ in range(_WARM)][-1].clone() for name, step in steps.items()}
         right = exact(x)
-        apart = (results["ours"].float() - results["default"].float()).norm() / results["default"].float().norm()
         found: dict[str, Any] = {
             "replaced": dict(made.report.replaced),
             "left": dict(made.report.left),
-            "difference": float(apart),
+            "difference": difference(results["ours"], results["default"]),
             "error": {name: error_of(result, right) for name, result in results.items()},
             "called": in_turns({name: called(step, _CALLS) for name, step in steps.items()}),
         }

@@ -91,16 +91,20 @@ def numbers_of(template: KernelTemplate, codes: Any) -> Any:
     return kernels_of(template.launched, template.knobs, codes)
 
 
+def codes_of(template: KernelTemplate, numbers: Any) -> list[Codes]:
+    """The codes of some kernels as they are compiled, by their numbers."""
+    codes = np.unravel_index(numbers, [len(knob.values) for knob in template.knobs])
+    return [tuple(each) for each in np.stack(codes, axis=1).tolist()]
+
+
 def foreseen(template: KernelTemplate, model: CostModel, problem: GemmProblem) -> Random:
     """The expectation of every kernel of a problem's space."""
     space = template.space(problem, DEVICE)
     means = model.foresee(space_features(space, template)).mean
     order = np.argsort(means, kind="stable")
     kernels, first = np.unique(numbers_of(template, space.codes)[order], return_index=True)
-    fastest = order[np.sort(first)[:EACH]]
-    shape = [len(knob.values) for knob in template.knobs]
-    compiled = np.stack(np.unravel_index(numbers_of(template, space.codes[fastest]), shape), axis=1)
-    return Random(problem, kernels, means[order[first]], [tuple(each) for each in compiled.tolist()])
+    fastest = kernels[np.argsort(first)[:EACH]]
+    return Random(problem, kernels, means[order[first]], codes_of(template, fastest))
 
 
 def compiled_once(template: KernelTemplate, regrets: Regrets) -> Regrets:
@@ -109,10 +113,8 @@ def compiled_once(template: KernelTemplate, regrets: Regrets) -> Regrets:
     kernels, place = np.unique(numbers, return_inverse=True)
     logs = np.full((len(kernels), len(regrets.problems)), np.inf)
     np.minimum.at(logs, place, np.nan_to_num(regrets.logs, nan=np.inf))
-    shape = [len(knob.values) for knob in template.knobs]
-    codes = np.stack(np.unravel_index(kernels, shape), axis=1)
     logs[np.isinf(logs)] = np.nan
-    return replace(regrets, kernels=tuple(tuple(each) for each in codes.tolist()), logs=logs)
+    return replace(regrets, kernels=tuple(codes_of(template, kernels)), logs=logs)
 
 
 def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], kernels: int) -> list[Codes]:
@@ -137,9 +139,9 @@ def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], 
     return [candidates[row] for row in picked.picked]
 
 
-def worth(template: KernelTemplate, chosen: Sequence[Codes], fresh: Sequence[Random]) -> dict[str, float]:
+def worth(template: KernelTemplate, kernels: Sequence[Codes], fresh: Sequence[Random]) -> dict[str, float]:
     """The regrets that some kernels leave on random problems that they were not chosen on, by the model."""
-    numbers = numbers_of(template, np.array(chosen))
+    numbers = numbers_of(template, np.array(kernels))
     left = np.expm1([np.nanmin(one.regrets(numbers)) for one in fresh])
     return {"mean": float(left.mean()), "median": float(np.median(left)), "90": float(np.quantile(left, 0.9))}
 
