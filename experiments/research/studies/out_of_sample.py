@@ -84,15 +84,13 @@ def training_of(path: Path) -> Training:
         If it learned from a table that is neither shipped nor among the results.
     """
     _, card = load_model(path)
-    seconds = 0.0
+    recorded, seconds = [*shipped_tables(), *_RESULTS.glob("*/*.parquet")], 0.0
     for known in card.tables:
-        found = [table for table in shipped_tables() if table.name == known.name] + list(
-            _RESULTS.glob(f"*/{known.name}")
-        )
-        tables = [table for table in map(Table.read, found) if table.card.sha256 == known.sha256]
-        if not tables:
+        tables = [Table.read(path) for path in recorded if path.name == known.name]
+        table = next((each for each in tables if each.card.sha256 == known.sha256), None)
+        if table is None:
             raise ModelError(f"model {path} learned from {known.name}, which is neither shipped nor in {_RESULTS}")
-        seconds += float(np.asarray(tables[0].data["gpu_seconds"]).sum())
+        seconds += float(np.asarray(table.data["gpu_seconds"]).sum())
     names = ", ".join(known.name for known in card.tables)
     return Training(path.name, card.sha256, names, len(card.problems), seconds)
 
