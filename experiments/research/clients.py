@@ -252,15 +252,34 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int | None]]] = MappingProxyType(
                 "vocab_size": 256_000,
             },
         ),
+        "pythia": (
+            "GPTNeoX",  # each head has keys of its own, and each product of a layer a bias
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 16_384,
+                "num_attention_heads": 32,
+                "vocab_size": 50_432,
+            },
+        ),
+        "command-r": (
+            "Cohere",  # each head has keys of its own
+            {
+                "hidden_size": 8192,
+                "intermediate_size": 22_528,
+                "num_attention_heads": 64,
+                "num_key_value_heads": 64,
+                "vocab_size": 256_000,
+            },
+        ),
     }
 )
 """The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B, StarCoder2-7B, OLMo 2
-13B, GLM-4-9B, Mistral NeMo 12B, Phi-2, Seed-OSS-36B, SmolLM3-3B, Yi-34B, Qwen2.5-1.5B, StableLM 2 1.6B, Qwen1.5-4B
-and Gemma 7B, as their configurations are published; with how many layers is asked. ``mixtral`` has one expert: which of
-eight a token goes to may differ with the rounding of the products before, and with it the time. No suite that anything
-was tuned on has products of Qwen2.5-7B, Phi-4, Gemma 2, StarCoder2, OLMo 2, Mistral NeMo, Phi-2, Seed-OSS, Yi, Qwen1.5
-and Gemma; of GLM-4's one, 4096×4096, of SmolLM3's and StableLM 2's one, 2048×2048, and of Qwen2.5-1.5B's one,
-1536×1536."""
+13B, GLM-4-9B, Mistral NeMo 12B, Phi-2, Seed-OSS-36B, SmolLM3-3B, Yi-34B, Qwen2.5-1.5B, StableLM 2 1.6B, Qwen1.5-4B,
+Gemma 7B, Pythia 6.9B and Command R, as their configurations are published; with how many layers is asked. ``mixtral``
+has one expert: which of eight a token goes to may differ with the rounding of the products before, and with it the
+time. No suite that anything was tuned on has products of Qwen2.5-7B, Phi-4, Gemma 2, StarCoder2, OLMo 2, Mistral NeMo,
+Phi-2, Seed-OSS, Yi, Qwen1.5 and Gemma; of GLM-4's and Pythia's one, 4096×4096, of SmolLM3's and StableLM 2's one,
+2048×2048, of Qwen2.5-1.5B's one, 1536×1536, and of Command R's one, 8192×8192."""
 
 
 def make_client(name: str, phase: str, layers: int, device: str, cache_length: int = CACHE_LENGTH) -> Client:

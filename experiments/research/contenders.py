@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tilescout.search.autotuning.contest import ContestOptions
 from tilescout.search.autotuning.tuner import TunerOptions
 
 CONTENDERS = ("default", "ours", "max-autotune")
@@ -16,9 +15,6 @@ COPIED = "copied-heads"
 IN_GRAPHS = "ours-in-graphs"
 """The contender that is ours for those who replay CUDA graphs: kernels begin before the last one ends."""
 
-OVERLAPPED = "ours-overlapped"
-"""The same, and candidates are timed between such kernels too."""
-
 PRODUCTS = "max-autotune-products"
 """The contender that is max-autotune without coordinate descent: that tunes what is no product, one by one."""
 
@@ -28,7 +24,6 @@ OURS: Mapping[str, TunerOptions] = MappingProxyType(
         ONE_BY_ONE: TunerOptions(side_by_side=False),
         COPIED: TunerOptions(keys_in_place=False),
         IN_GRAPHS: TunerOptions(dependent_launch=True),
-        OVERLAPPED: TunerOptions(dependent_launch=True, contest=ContestOptions(overlapped=True)),
     }
 )
 
@@ -46,7 +41,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         ONE_BY_ONE: "#059669",
         COPIED: "#9333ea",
         IN_GRAPHS: "#0891b2",
-        OVERLAPPED: "#0e7490",
+        "ours-overlapped": "#0e7490",  # of files in which candidates of ours-in-graphs were timed between other kernels
     }
 )
 """In which they are drawn, in this order."""

@@ -18,13 +18,17 @@ class CachedCode:
     Parameters
     ----------
     bundles
-        The store's bundles.
+        Folders of bundles: of each setting that code may have been compiled in, the store's.
     before
         Calls that are not counted: those that were bound before.
     """
 
-    bundles: Path
+    bundles: tuple[Path, ...] = ()
     before: Mapping[tuple[str, int | None], int] = field(default_factory=bound_calls)
+
+    def beside(self, bundles: Path) -> "CachedCode":
+        """The same, with one folder more."""
+        return replace(self, bundles=(*self.bundles, bundles))
 
     def products(self) -> tuple[Counter[GemmProblem], dict[GemmProblem, Decision]]:
         """How often each product is bound, and what was decided about it; of an unknown m, nothing."""
@@ -49,5 +53,5 @@ class CachedCode:
 
     def _bound(self) -> list[tuple[str, int | None, int]]:
         now = bound_calls() - Counter(self.before)
-        mine = {name for name, _ in now if (self.bundles / name.partition("/")[0]).is_dir()}
+        mine = {name for name, _ in now if any((each / name.partition("/")[0]).is_dir() for each in self.bundles)}
         return [(name, rows, count) for (name, rows), count in now.items() if name in mine]

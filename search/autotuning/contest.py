@@ -43,10 +43,6 @@ class ContestOptions:
         What a kernel must be proven to gain, relative. What runs around a product in a model is not what ran around
         it in the race: of twelve transformer blocks, the times of single products told the block's time up to 0.41 %
         (experiments/results/objectives.md). So a smaller gain may be none, and the library's choice stays.
-    overlapped
-        Whether candidates and the library are timed between kernels that begin before the last one ends and let the
-        next begin before they end, as with `TunerOptions.dependent_launch`; else between kernels as torch launches
-        them. It has Triton compile a kernel.
     race
         How the best of them are told apart.
     seed
@@ -57,7 +53,6 @@ class ContestOptions:
     others: int = 4
     guesses: int = 8
     margin: float = 0.01
-    overlapped: bool = False
     race: RaceOptions = field(default_factory=lambda: RaceOptions(candidates=4))
     seed: int = 0
 

@@ -70,16 +70,19 @@ class TuningPass(ReplacingPass):
         Decides.
     before
         A pass to run first, or several.
+    early
+        Decides in graphs whose kernels are to begin before the last one ends, if that is another one. It has the same
+        options and the same account.
     """
 
     sets = (torch_hooks.DEPENDENT_LAUNCH,)
 
-    def __init__(self, tuner: Tuner, before: "Passes" = None) -> None:
+    def __init__(self, tuner: Tuner, before: "Passes" = None, early: Tuner | None = None) -> None:
         super().__init__(before)
-        self.tuner = tuner
+        self.tuner, self.early = tuner, early or tuner
 
     def behind(self, before: "Passes") -> Self:
-        return type(self)(self.tuner, before)
+        return type(self)(self.tuner, before, self.early)
 
     def rewrite(self, graph: "Graph") -> None:
         before = set(graph.nodes)
@@ -99,26 +102,26 @@ class TuningPass(ReplacingPass):
             self.tuner.summary.in_place += read_in_place(graph)
         products, others = find_products(graph, self.tuner.device.arch)
         self.tuner.summary.others.update(others)
-        bundle = self.tuner.decide(products) if products else None
+        early = self._launches_early()
+        bundle = (self.early if early else self.tuner).decide(products) if products else None
         if bundle is not None:
             register(bundle)
             replace_products(graph, bundle, self.report)
-            if any(bundle.choice(problem) is Choice.OURS for each in products for problem in each.problems):
-                self._launch_early()
+            if early and any(bundle.choice(problem) is Choice.OURS for each in products for problem in each.problems):
+                setattr(torch_hooks.CONFIG.find(), torch_hooks.DEPENDENT_LAUNCH, True)
+                self.tuner.summary.launched_early += 1
         if self.tuner.options.side_by_side:
             join_products(graph)
 
-    def _launch_early(self) -> None:
-        """Have TorchInductor's kernels of the graph at hand let ours begin before they end, where that is wanted."""
-        wanted, config = self.tuner.options.dependent_launch, torch_hooks.CONFIG.find()
-        if wanted or (wanted is None and getattr(config, torch_hooks.CUDA_GRAPHS)):
-            setattr(config, torch_hooks.DEPENDENT_LAUNCH, True)
-            self.tuner.summary.launched_early += 1
+    def _launches_early(self) -> bool:
+        """Whether TorchInductor's kernels are to let ours begin before they end, in the graph at hand."""
+        wanted = self.tuner.options.dependent_launch
+        return bool(getattr(torch_hooks.CONFIG.find(), torch_hooks.CUDA_GRAPHS)) if wanted is None else wanted
 
     def key(self) -> str:
         options = self.tuner.options
         try:
-            key = self.tuner.key()
+            key = (self.early if self._launches_early() else self.tuner).key()
         except (TilescoutError, OSError):  # a store that can't be read: the pass itself says so, where it needs it
             return ""
         key += " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
@@ -172,9 +175,9 @@ def autotune(
         _LOG.warning("nothing is tuned: %s", reason)
         yield Summary(inactive=reason)
         return
-    tuner = make_tuner(root, options)
-    with in_force(TuningPass(tuner, pass_in_force())):
-        yield tuner.summary
+    tuning = tuning_pass(root, options).behind(pass_in_force())
+    with in_force(tuning):
+        yield tuning.tuner.summary
 
 
 def backend(
@@ -196,7 +199,7 @@ def backend(
         _warn_once(reason)
         found: Callable[..., Any] = compiler(mode, options, dynamic=None)(graph, inputs)
         return found
-    with in_force(TuningPass(_shared_tuner(), pass_in_force())):
+    with in_force(_shared_pass().behind(pass_in_force())):
         found = compiler(mode, options, dynamic=None)(graph, inputs)
     return found
 
@@ -220,8 +223,36 @@ def why_inactive() -> str:
     return ""
 
 
-def make_tuner(root: Path, options: TunerOptions) -> Tuner:
+def tuning_pass(root: Path, options: TunerOptions) -> TuningPass:
+    """The pass of the current GPU.
+
+    Whether TorchInductor records a CUDA graph is known when a graph is compiled. Until then there is a tuner for each.
+
+    Raises
+    ------
+    DeviceError, StoreError
+        As of `make_tuner`.
+    """
+    tuner = make_tuner(root, options, overlapped=options.dependent_launch is True)
+    if options.dependent_launch is not None:
+        return TuningPass(tuner)
+    return TuningPass(tuner, early=make_tuner(root, options, overlapped=True, summary=tuner.summary))
+
+
+def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, summary: Summary | None = None) -> Tuner:
     """The tuner of the current GPU.
+
+    Parameters
+    ----------
+    root
+        Folder of the evidence store.
+    options
+        All that can be set.
+    overlapped
+        Whether it decides by times between kernels that begin before the last one ends and let the next begin before
+        they end, as `TunerOptions.dependent_launch` asks for; else by times between kernels as torch launches them.
+    summary
+        The account of another tuner whose budget it shares.
 
     Raises
     ------
@@ -246,9 +277,9 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
         "complement": find_template(template.complement).source_hash if template.complement else "",
         "protocol": protocol_of(DEFAULT_OBJECTIVE)[0],
     }
-    if options.contest.overlapped:
+    if overlapped:
         setting["neighbours"] = "overlapped"
-    protocol = ProtocolOptions(overlapped=options.contest.overlapped)
+    protocol = ProtocolOptions(overlapped=overlapped)
     artifacts = root / "artifacts"
     store = EvidenceStore(root, setting, template)
 
@@ -257,7 +288,7 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
 
         return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(protocol=protocol, timeout=_KERNEL_SECONDS))
 
-    return started(Tuner(template, find_device(product), store, artifacts, open_engine, options))
+    return started(Tuner(template, find_device(product), store, artifacts, open_engine, options, summary))
 
 
 def _library_of(template: KernelTemplate) -> str:
@@ -290,8 +321,8 @@ def started(tuner: Tuner) -> Tuner:
 
 
 @cache
-def _shared_tuner() -> Tuner:
-    return make_tuner(STORE, TunerOptions())
+def _shared_pass() -> TuningPass:
+    return tuning_pass(STORE, TunerOptions())
 
 
 @cache

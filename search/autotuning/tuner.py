@@ -75,6 +75,7 @@ class TunerOptions:
         in graphs in which products run our kernels; ours do so anyway. It makes the replay of a CUDA graph shorter, and
         launches by the host slower (`experiments/results/one-line.md`). None is yes where TorchInductor records CUDA
         graphs, as in its mode reduce-overhead. True is for those who record CUDA graphs of compiled code themselves.
+        Products are then decided by kernels that are timed between such kernels, one of which Triton compiles.
     """
 
     seconds: float = 20.0
@@ -113,6 +114,8 @@ class Tuner:
         Starts what compiles and measures; called when something must be decided.
     options
         See `TunerOptions`.
+    summary
+        The account, where it is another tuner's too: then they share a budget.
     """
 
     def __init__(
@@ -123,12 +126,14 @@ class Tuner:
         artifacts: Path,
         open_engine: Callable[[], Engine],
         options: TunerOptions,
+        summary: Summary | None = None,
     ) -> None:
         self.template, self.device, self.store, self.options = template, device, store, options
-        self.summary = Summary(cached=CachedCode(store.bundles))
+        self.summary = Summary(cached=CachedCode()) if summary is None else summary
+        if self.summary.cached is not None:
+            self.summary.cached = self.summary.cached.beside(store.bundles)
         self._artifacts, self._open = artifacts, open_engine
         self._engine: Engine | None = None
-        self._left = options.seconds
         self._failed = ""  # why nothing can be measured; it is not tried again
         self._lock = RLock()
         self._timer: Timer | None = None
@@ -290,9 +295,12 @@ class Tuner:
             self._failed = one_line(error)
             _LOG.warning("nothing more is tuned in this process: %s", self._failed)
         finally:
-            spent = time.monotonic() - started
-            self._left -= spent
-            self.summary.seconds += spent
+            self.summary.seconds += time.monotonic() - started
+
+    @property
+    def _left(self) -> float:
+        """What is left of the budget, in seconds."""
+        return self.options.seconds - self.summary.seconds
 
     def _entered(self, wanted: Sequence[GemmProblem], deadline: float) -> Generator[tuple[Engine, Entry], None, None]:
         """The entries of products, one after another until a deadline, and the engine that measures them."""

@@ -55,7 +55,6 @@ from tilescout.experiments.research.contenders import (
     ONE_BY_ONE,
     OPTIONS,
     OURS,
-    OVERLAPPED,
     PRODUCTS,
 )
 from tilescout.experiments.research.records import Record
@@ -337,7 +336,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice([*CONTENDERS, PRODUCTS, ONE_BY_ONE, COPIED, IN_GRAPHS, OVERLAPPED]),
+    type=click.Choice([*CONTENDERS, PRODUCTS, ONE_BY_ONE, COPIED, IN_GRAPHS]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",

@@ -1,5 +1,6 @@
 """Which graphs TorchInductor writes with programmatic dependent launch, and between what candidates are timed then."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from torch import nn
 from torch._inductor.graph import GraphLowering
 
 from tilescout.search.autotuning import inductor
-from tilescout.search.autotuning.contest import ContestOptions
 from tilescout.search.autotuning.inductor import TuningPass
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import LiveOptions
@@ -90,20 +90,70 @@ def test_code_that_launches_early_is_other_code_in_inductors_cache(make_tuner: M
     assert len(keys) == 3
 
 
-@pytest.mark.parametrize("overlapped", [False, True])
-def test_what_was_timed_between_overlapped_kernels_is_evidence_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlapped: bool
+def test_the_name_of_code_that_launches_early_changes_with_what_its_own_tuner_knows(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[LiveOptions] = []
+    tuner, early = make_tuner(), make_tuner()
+    monkeypatch.setattr(tuner, "key", lambda: "plain")
+    monkeypatch.setattr(early, "key", lambda: "early")
+    tuning = TuningPass(tuner, early=early)
+    assert tuning.key().startswith("plain")
+    with CONFIG.find().patch({CUDA_GRAPHS: True}):
+        assert tuning.key().startswith("early")
+
+
+def test_graphs_whose_kernels_begin_early_are_decided_by_a_tuner_of_their_own(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Tuner] = []
+    tuner, early = make_tuner(), make_tuner()
+    for each in (tuner, early):
+        monkeypatch.setattr(each, "decide", lambda _, each=each: asked.append(each))
+    tuning = TuningPass(tuner, early=early)
+    assert tuning.behind(None).early is early
+    for recorded in (False, True):
+        torch._dynamo.reset()
+        with in_force(tuning):
+            compiled = torch.compile(
+                nn.Linear(64, 64, bias=False, dtype=torch.bfloat16), options={CUDA_GRAPHS: recorded}
+            )
+        compiled(torch.zeros(64, 64, dtype=torch.bfloat16))
+    assert asked == [tuner, early]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[LiveOptions]:
+    """The options of what would measure on the H200 that this process seems to have."""
+    found: list[LiveOptions] = []
 
     def open_engine(*_: object, options: LiveOptions) -> None:
-        opened.append(options)
+        found.append(options)
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr("tilescout.search.engines.local.LocalEngine", open_engine)
-    plain = inductor.make_tuner(tmp_path, TunerOptions())
-    tuner = inductor.make_tuner(tmp_path, TunerOptions(contest=ContestOptions(overlapped=overlapped)))
-    assert (tuner.store.folder != plain.store.folder) is overlapped
-    tuner._open()
-    assert [each.protocol.overlapped for each in opened] == [overlapped]
+    return found
+
+
+@pytest.mark.parametrize("wanted", [None, False, True])
+def test_candidates_are_timed_between_kernels_as_they_will_run_and_are_evidence_of_that_alone(
+    tmp_path: Path, opened: list[LiveOptions], wanted: bool | None
+) -> None:
+    tuning = inductor.tuning_pass(tmp_path, TunerOptions(dependent_launch=wanted))
+    for tuner in (tuning.tuner, tuning.early):
+        tuner._open()
+    assert [each.protocol.overlapped for each in opened] == {None: [False, True], False: [False] * 2, True: [True] * 2}[
+        wanted
+    ]
+    assert (tuning.early.store.folder != tuning.tuner.store.folder) is (wanted is None)
+
+
+def test_both_tuners_of_a_pass_share_a_budget_and_an_account(tmp_path: Path, opened: list[LiveOptions]) -> None:
+    tuning = inductor.tuning_pass(tmp_path, TunerOptions(seconds=20.0))
+    with tuning.early._charged():
+        time.sleep(0.01)
+    assert tuning.tuner._left == tuning.early._left < 20.0
+    assert tuning.tuner.summary is tuning.early.summary
+    assert tuning.tuner.summary.cached is not None
+    assert tuning.tuner.summary.cached.bundles == (tuning.tuner.store.bundles, tuning.early.store.bundles)
+    assert not opened

@@ -205,7 +205,7 @@ def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfini
         monkeypatch.setattr(loaded_kernels, "_bundles", {})
         monkeypatch.setattr(loaded_kernels, "_families", {})
         tuner = make_tuner()
-        tuner._left = 0.0
+        tuner.summary.seconds = tuner.options.seconds
         with in_force(TuningPass(tuner)):
             compiled = torch.compile(plain, dynamic=False)
         with torch.no_grad():

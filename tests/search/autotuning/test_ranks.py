@@ -48,7 +48,7 @@ if job:
 store = EvidenceStore(folder / "evidence", {"gpu": "the host"}, plain_gemm.TEMPLATE)
 options = TunerOptions(60.0, idle=0.1)
 tuner = Tuner(plain_gemm.TEMPLATE, plain_gemm.HOST, store, folder / "artifacts", open_engine, options)
-tuner._left = seconds
+tuner.summary.seconds = options.seconds - seconds
 if job and rank:
     dist.barrier()  # the other one asks first
 bundle = tuner.decide([Sighting((GemmProblem.parse(text),), False) for text in texts])

@@ -47,7 +47,7 @@ def test_what_there_is_no_time_for_stays_the_librarys_and_is_told(
 ) -> None:
     decide_for(("64x64x64",))
     tuner = make_tuner()
-    tuner._left = 0.0
+    tuner.summary.seconds = 60.0
     key = tuner.key()
     bundle = tuner.decide(seen("64x64x64", "32x64x64"))
     assert bundle is not None
@@ -159,7 +159,7 @@ def test_sizes_around_are_not_tuned_once_the_budget_is_spent(
     def spend(wanted: Sequence[GemmProblem], seconds: float) -> None:
         asked.append(wanted)
         tuner.summary.tuned.update(wanted)
-        tuner._left = -0.1
+        tuner.summary.seconds = 60.1
 
     monkeypatch.setattr(tuner, "_tuned", spend)
     monkeypatch.setattr(tuner, "_wanted", lambda sightings, bundle: [] if asked else [product])
