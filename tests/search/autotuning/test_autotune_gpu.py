@@ -79,7 +79,7 @@ def compiled(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_a_model_is_tuned_once_and_is_right(store: Path, mode: str | None) -> None:
-    model, m = Block(), 48 if mode is None else 64
+    model, m = Block(), 48  # of which each mode has evidence of its own
     run, tuned = compiled(model, store, 60.0, mode)
     with torch.no_grad():
         for _ in range(4):
@@ -90,6 +90,8 @@ def test_a_model_is_tuned_once_and_is_right(store: Path, mode: str | None) -> No
     for decision in tuned.decisions.values():
         proven = decision.evidence.high is not None and decision.evidence.high <= 1 - ContestOptions.margin
         assert proven is (decision.choice is not Choice.LIBRARY)
+    ours = any(decision.choice is Choice.OURS for decision in tuned.decisions.values())
+    assert tuned.launched_early == (ours and mode is not None)
 
     run, again = compiled(model, store, 0.0, mode)
     with torch.no_grad():
