@@ -47,6 +47,8 @@ class Times:
         The search had its last trial, its race was done and the answer known, and MLflow had all.
     compiling, measuring
         The spans in which a kernel was asked of the compilers and not there, and in which the GPU was at work.
+    expecting
+        The spans in which a kernel was asked of them that is likely to be asked for later.
     preparing
         The span in which the measuring process and the problem were set up.
     trials, compile_seconds
@@ -73,6 +75,7 @@ class Times:
     ratios: list[float | None] = field(default_factory=list)
     compiled: int = 0
     compiling: list[Span] = field(default_factory=list)
+    expecting: list[Span] = field(default_factory=list)
     preparing: list[Span] = field(default_factory=list)
     measuring: list[Span] = field(default_factory=list)
 
@@ -91,7 +94,12 @@ def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Fu
 
 def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
     """Note what an engine is asked, from now on, and the one beside it."""
-    asked = (("compile", times.compiling), ("prepare", times.preparing), ("measure", times.measuring))
+    asked = (
+        ("compile", times.compiling),
+        ("expect", times.expecting),
+        ("prepare", times.preparing),
+        ("measure", times.measuring),
+    )
     for name, spans in asked:
         setattr(engine, name, watched(spans, now, getattr(engine, name)))
     make = engine.beside

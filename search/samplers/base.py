@@ -195,6 +195,10 @@ class SpaceSampler(BaseSampler, ABC):
         """
         return False
 
+    def waits_for_compiler(self, index: int) -> bool:
+        """The same, whether it counts as dear or not: others are heard of first, for their kernels are there."""
+        return False
+
     def get_ready(self) -> None:
         """Compute what depends on no outcome, when a search begins; most samplers have nothing of it."""
 

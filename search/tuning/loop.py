@@ -165,6 +165,7 @@ class _Loop:
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
+        self._late: dict[tuple[int, int], bool] = {}  # see `_first`; whether proposed before any outcome was known
         self._proposed: dict[tuple[int, int], float] = {}  # by lane and number, see `_proposed_at`
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
@@ -211,8 +212,8 @@ class _Loop:
             if not self._budget.whole and None not in samplers:
                 lanes = [self._lanes[at] for at in open_]
                 reasons = [lane.done() for lane in lanes]
-                if None not in reasons:
-                    return reasons[0]
+                if None not in reasons:  # what was proposed before any outcome is heard: it is being compiled anyway
+                    return None if any(self._late.get(key) for key in self._in_flight) else reasons[0]
                 open_ = [at for at, reason in zip(open_, reasons, strict=True) if reason is None]
                 if self._in_flight:
                     open_ = [at for at in open_ if not self._sated(at)]
@@ -233,6 +234,8 @@ class _Loop:
         lane, tally = self._lanes[at], self._tallies[at]
         index = int(lane.space.find(codes(lane.space, trial.params)))
         self._in_flight[at, index] = trial
+        if self._has_to_wait(at, index):
+            self._late[at, index] = not self._told
         tally.running += 1
         self._changed()
         if (expected := lane.expected(index)) is not None:
@@ -261,6 +264,12 @@ class _Loop:
                     give_up(lane.study, self._in_flight.pop(key))
                     self._tallies[at].running -= 1
             self._changed()
+
+    def _has_to_wait(self, at: int, index: int) -> bool:
+        """Whether the kernel of a configuration is to be compiled while those of others are there."""
+        lane = self._lanes[at]
+        is_new = (at, int(lane.evaluator.kernels[index])) not in self._compiled
+        return is_new and lane.sampler is not None and lane.sampler.waits_for_compiler(index)
 
     def _next(self, open_: Sequence[int]) -> int:
         """Whose trial is next, of the lanes that may ask."""
@@ -320,7 +329,7 @@ class _Loop:
 
         With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
         """
-        first = next(iter(self._in_flight))
+        first = self._first()
         try:
             while first in self._in_flight and not (
                 self._arrived if self._lookahead is None else first in self._arrived
@@ -338,6 +347,16 @@ class _Loop:
         for key in [first] if self._lookahead is not None else list(self._arrived):
             if key in self._arrived:
                 self._tell(key, self._arrived.pop(key))
+
+    def _first(self) -> tuple[int, int]:
+        """The trial that is told next, whatever arrives first: so a search does not depend on how fast its machine is.
+
+        It is the first proposal, but for those whose kernels are compiled while much is stored: a GPU would have
+        nothing to do until they are there. Replayed on 54 problems that the models had not seen, in both spaces with
+        portfolios in the store, searches end after 2.73 s in the median so, by a simulated clock, and after 3.57 s
+        where all are told in order. No answer is more than 1 % off either way (`experiments/results/wall-time.md`).
+        """
+        return next((key for key in self._in_flight if key not in self._late), next(iter(self._in_flight)))
 
     def _wait(self, at: int, first: tuple[int, int]) -> None:
         with self._alone(at):

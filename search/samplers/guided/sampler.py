@@ -127,7 +127,8 @@ class GuidedSampler(SpaceSampler):
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._stock: Indices = self._stored  # what was chosen to serve all problems
         self._kernels_of: Indices | None = None  # the number of the kernel that each configuration is compiled as
-        self._there: set[int] = set()  # kernels of what is stored, and of what is compiled while a GPU is set up
+        self._kernels_stored: set[int] = set()
+        self._there: set[int] = set()  # the same kernels, and those of what is compiled while a GPU is set up
         self._near: tuple[Prediction, Indices] | None = None  # the capital by an expectation
         self._free_now: Unchanged[Indices] = Unchanged()
         self._history_now: Unchanged[History] = Unchanged()
@@ -210,7 +211,8 @@ class GuidedSampler(SpaceSampler):
 
     def find_stored(self, stored: Indices, stock: Indices, kernels: Indices | None = None) -> None:
         self._stored, self._stock, self._kernels_of, self._near = stored, stock, kernels, None
-        self._there = self._compiled_as(stored)
+        self._kernels_stored = self._compiled_as(stored)
+        self._there = set(self._kernels_stored)
 
     def get_ready(self) -> None:
         prior = self.about.prior
@@ -315,6 +317,10 @@ class GuidedSampler(SpaceSampler):
     def is_dear(self, index: int) -> bool:
         prior = self.about.prior.now() if len(self._stock) else None
         return self._count_dear(np.array([index]), self._stored[:0], prior) > 0
+
+    def waits_for_compiler(self, index: int) -> bool:
+        prior = self.about.prior.now() if len(self._stock) else None
+        return len(self._capital(prior)) > 0 and not self._compiled_as(np.array([index])) <= self._kernels_stored
 
     def _count_dear(self, trials: Indices, before: Indices, prior: Prediction | None) -> int:
         """How many kernels of trials had to be compiled, though much was stored; those of trials before were there."""

@@ -220,6 +220,7 @@ def test_what_is_compiled_while_a_gpu_is_set_up_counts_as_what_is_stored() -> No
     study = study_of(SPACE, Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2), ventured=2)
     sampler = sampler_of(study)
     assert not sampler.is_dear(40)  # nothing is stored
+    assert not sampler.waits_for_compiler(40)
     sampler.find_stored(stored, stored)
     (_, first), (trial, ventured) = [ask(study, SPACE) for _ in range(2)]
     study.tell(trial, 1.0)
@@ -227,6 +228,7 @@ def test_what_is_compiled_while_a_gpu_is_set_up_counts_as_what_is_stored() -> No
     assert ventured not in stored
     assert [sampler.is_dear(index) for index in (first, ventured, 40)] == [False, False, True]
     assert sampler.is_dear(later) == (later not in stored)
+    assert [sampler.waits_for_compiler(index) for index in (first, ventured, 40)] == [False, True, True]
 
 
 def test_of_the_first_proposals_some_are_compiled_though_stored_kernels_are_expected_to_do_as_well() -> None:

@@ -42,5 +42,7 @@ def test_what_is_compiled_with_another_takes_the_patience_of_one() -> None:
 def test_only_a_kernel_that_is_neither_stored_nor_begun_with_is_dear() -> None:
     sampler = sampler_of(searched(patience=100))
     assert [sampler.is_dear(index) for index in (20, 31, 32, 33)] == [False, False, True, True]
+    assert [sampler.waits_for_compiler(index) for index in (20, 32, 33)] == [False, True, True]
     sampler.find_stored(STORED[1:], STORED, KERNELS)
     assert not sampler.is_dear(20)  # it is compiled as 21 is
+    assert not sampler.waits_for_compiler(20)

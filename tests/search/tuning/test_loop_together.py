@@ -18,7 +18,7 @@ from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import MEASUREMENT, enqueue
+from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
@@ -92,6 +92,46 @@ def test_of_trials_that_are_compiled_as_one_none_behind_the_first_is_dear(table:
     assert len(told) == 20
     assert joints[-1].since > 0
     assert not any(joint.dear or joint.dear_running for joint in joints)  # none is behind the best, if not the first
+
+
+class Stocked(Hopeful):
+    """Random, with each second kernel in the store; content with six trials."""
+
+    def waits_for_compiler(self, index: int) -> bool:
+        return index % 2 == 1
+
+    def done(self, study: optuna.Study) -> str | None:
+        return "enough" if sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False)) >= 6 else None
+
+
+def test_stored_kernels_are_told_first_and_the_search_ends_once_those_are_told_that_it_began_with(table: Table) -> None:
+    orders = []
+    for seed in (0, 1):  # of the compilers
+        (lane,), _ = lanes(table, [Stocked()], seed)
+        told, running = list[int](), list[list[int]]()
+
+        def tell(
+            trial: TrialRecord, lane: Lane = lane, told: list[int] = told, running: list[list[int]] = running
+        ) -> None:
+            told.append(trial.index)
+            running.append([index for index, state in _states(lane) if state is TrialState.RUNNING])
+
+        assert run_together([replace(lane, on_trial=tell)], Budget()) == "enough"
+        waited = [index % 2 for index in told]
+        assert sorted(waited) != waited, "nothing behind the first that was compiled"
+        assert all(
+            index % 2 == 0 or all(other % 2 for other in rest) for index, rest in zip(told, running, strict=True)
+        )
+        assert {index for index, _ in _states(lane)[: Stocked.lookahead]} <= set(told)
+        orders.append(told)
+
+    assert orders[0] == orders[1]
+
+
+def _states(lane: Lane) -> list[tuple[int, TrialState]]:
+    """The index of each trial, and how far it is."""
+    trials = lane.study.get_trials(deepcopy=False)
+    return [(int(lane.space.find(codes(lane.space, trial.params))), trial.state) for trial in trials]
 
 
 def test_what_was_in_flight_or_queued_when_the_best_was_told_was_not_proposed_with_it_in_view(table: Table) -> None:
