@@ -196,7 +196,10 @@ class SpaceSampler(BaseSampler, ABC):
         return False
 
     def waits_for_compiler(self, index: int) -> bool:
-        """The same, whether it counts as dear or not: others are heard of first, for their kernels are there."""
+        """Whether a configuration is heard of behind others: its kernel is to be compiled, and theirs are stored.
+
+        That holds for what was proposed before any outcome was known, too, which is not dear.
+        """
         return False
 
     def get_ready(self) -> None:
