@@ -71,15 +71,15 @@ class TuningPass(ReplacingPass):
     before
         A pass to run first, or several.
     early
-        Decides in graphs whose kernels are to begin before the last one ends, if that is another one. It has the same
-        options and the same account.
+        Makes who decides in graphs whose kernels are to begin before the last one ends, once it is needed, if that is
+        another one. It has the same options and the same account.
     """
 
     sets = (torch_hooks.DEPENDENT_LAUNCH,)
 
-    def __init__(self, tuner: Tuner, before: "Passes" = None, early: Tuner | None = None) -> None:
+    def __init__(self, tuner: Tuner, before: "Passes" = None, early: Callable[[], Tuner] | None = None) -> None:
         super().__init__(before)
-        self.tuner, self.early = tuner, early or tuner
+        self.tuner, self.early = tuner, early or (lambda: tuner)
 
     def behind(self, before: "Passes") -> Self:
         return type(self)(self.tuner, before, self.early)
@@ -103,7 +103,7 @@ class TuningPass(ReplacingPass):
         products, others = find_products(graph, self.tuner.device.arch)
         self.tuner.summary.others.update(others)
         early = self._launches_early()
-        bundle = (self.early if early else self.tuner).decide(products) if products else None
+        bundle = (self.early() if early else self.tuner).decide(products) if products else None
         if bundle is not None:
             register(bundle)
             replace_products(graph, bundle, self.report)
@@ -121,14 +121,14 @@ class TuningPass(ReplacingPass):
     def key(self) -> str:
         options = self.tuner.options
         try:
-            key = (self.early if self._launches_early() else self.tuner).key()
+            key = (self.early() if self._launches_early() else self.tuner).key()
         except (TilescoutError, OSError):  # a store that can't be read: the pass itself says so, where it needs it
             return ""
         key += " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
         return f"{key} dependent launch: {options.dependent_launch}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner
+        return self  # TorchInductor copies its configuration with all that is in it, and tuners are no copies
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def why_inactive() -> str:
 def tuning_pass(root: Path, options: TunerOptions) -> TuningPass:
     """The pass of the current GPU.
 
-    Whether TorchInductor records a CUDA graph is known when a graph is compiled. Until then there is a tuner for each.
+    Whether TorchInductor records a CUDA graph is known when a graph is compiled, so that there may be two tuners.
 
     Raises
     ------
@@ -236,10 +236,15 @@ def tuning_pass(root: Path, options: TunerOptions) -> TuningPass:
     tuner = make_tuner(root, options, overlapped=options.dependent_launch is True)
     if options.dependent_launch is not None:
         return TuningPass(tuner)
-    return TuningPass(tuner, early=make_tuner(root, options, overlapped=True, summary=tuner.summary))
+
+    @cache
+    def early() -> Tuner:
+        return make_tuner(root, options, overlapped=True, beside=tuner)
+
+    return TuningPass(tuner, early=early)
 
 
-def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, summary: Summary | None = None) -> Tuner:
+def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, beside: Tuner | None = None) -> Tuner:
     """The tuner of the current GPU.
 
     Parameters
@@ -251,8 +256,9 @@ def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, summ
     overlapped
         Whether it decides by times between kernels that begin before the last one ends and let the next begin before
         they end, as `TunerOptions.dependent_launch` asks for; else by times between kernels as torch launches them.
-    summary
-        The account of another tuner whose budget it shares.
+    beside
+        Another tuner, with which it shares the budget and the account. Of both, one has compilers and a measuring
+        process at a time.
 
     Raises
     ------
@@ -277,18 +283,19 @@ def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, summ
         "complement": find_template(template.complement).source_hash if template.complement else "",
         "protocol": protocol_of(DEFAULT_OBJECTIVE)[0],
     }
+    turns = setting
     if overlapped:
-        setting["neighbours"] = "overlapped"
+        setting = {**setting, "neighbours": "overlapped"}
     protocol = ProtocolOptions(overlapped=overlapped)
     artifacts = root / "artifacts"
-    store = EvidenceStore(root, setting, template)
+    store = EvidenceStore(root, setting, template, turns)  # whatever runs around them, two must not measure at once
 
     def open_engine() -> "Engine":
         from tilescout.search.engines.local import LocalEngine  # who only looks up need not wait for it
 
         return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(protocol=protocol, timeout=_KERNEL_SECONDS))
 
-    return started(Tuner(template, find_device(product), store, artifacts, open_engine, options, summary))
+    return started(Tuner(template, find_device(product), store, artifacts, open_engine, options, beside))
 
 
 def _library_of(template: KernelTemplate) -> str:

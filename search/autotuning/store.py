@@ -69,6 +69,8 @@ class EvidenceStore:
         What decisions depend on, by name: GPU, versions, kernels.
     template
         The kernels that are decided about.
+    turns
+        The setting whose lock this one shares: of both, one process decides at a time. By default it has its own.
 
     Raises
     ------
@@ -76,12 +78,15 @@ class EvidenceStore:
         If it can't be made, or others could have filled it.
     """
 
-    def __init__(self, root: Path, setting: Mapping[str, str], template: KernelTemplate) -> None:
+    def __init__(
+        self, root: Path, setting: Mapping[str, str], template: KernelTemplate, turns: Mapping[str, str] | None = None
+    ) -> None:
         self.setting = dict(setting)
         self.template = template
-        key = hashlib.sha256(json.dumps(self.setting, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder = root.absolute() / key  # a model may be compiled when the working directory is another one
+        root = root.absolute()  # a model may be compiled when the working directory is another one
+        self.folder = root / _name_of(setting)
         self.bundles = self.folder / _BUNDLES
+        self._lock = root / _name_of(turns or setting) / _LOCK
         self._read: tuple[str, Bundle] | None = None  # the last one; of many decisions it takes a tenth of a second
         try:
             self.bundles.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -189,11 +194,10 @@ class EvidenceStore:
         StoreError
             If another process has not let go in time, or the store can't be written.
         """
-        return self._held(_LOCK, seconds)
+        return self._held(self._lock, seconds)
 
     @contextmanager
-    def _held(self, name: str, seconds: float) -> Iterator[None]:
-        path = self.folder / name
+    def _held(self, path: Path, seconds: float) -> Iterator[None]:
         deadline = time.monotonic() + seconds
         with self._opened(path) as file:
             while True:
@@ -208,6 +212,8 @@ class EvidenceStore:
 
     def _opened(self, path: Path) -> BinaryIO:
         try:
+            path.parent.mkdir(mode=0o755, exist_ok=True)
+            check_folder(path.parent, StoreError)
             return path.open("wb")
         except OSError as error:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
@@ -231,7 +237,7 @@ class EvidenceStore:
 
     def _change(self, change: Callable[[State], State]) -> None:
         """Replace the state; others that do wait, so that no change is lost."""
-        with self._held(_STATE_LOCK, _STATE_SECONDS):
+        with self._held(self.folder / _STATE_LOCK, _STATE_SECONDS):
             self._written(change(self.state())).replace(self.folder / _STATE)
 
     def _written(self, state: State) -> Path:
@@ -248,3 +254,7 @@ class EvidenceStore:
 
 def _is_digest(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def _name_of(setting: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(setting), sort_keys=True).encode()).hexdigest()[:16]

@@ -15,6 +15,8 @@ from tilescout.spaces.texts import number_of
 class Summary:
     """The fate of the matrix products of all graphs that were compiled.
 
+    Of a product in graphs whose kernels begin early and in others, which are decided apart, the last decision stands.
+
     Attributes
     ----------
     met

@@ -114,8 +114,8 @@ class Tuner:
         Starts what compiles and measures; called when something must be decided.
     options
         See `TunerOptions`.
-    summary
-        The account, where it is another tuner's too: then they share a budget.
+    beside
+        Another tuner, with which it shares the budget and the account. Of both, one has an engine at a time.
     """
 
     def __init__(
@@ -126,16 +126,20 @@ class Tuner:
         artifacts: Path,
         open_engine: Callable[[], Engine],
         options: TunerOptions,
-        summary: Summary | None = None,
+        beside: "Tuner | None" = None,
     ) -> None:
         self.template, self.device, self.store, self.options = template, device, store, options
-        self.summary = Summary(cached=CachedCode()) if summary is None else summary
+        self.summary: Summary = Summary(cached=CachedCode()) if beside is None else beside.summary
         if self.summary.cached is not None:
             self.summary.cached = self.summary.cached.beside(store.bundles)
+        self._beside = beside
+        if beside is not None:
+            beside._beside = self
         self._artifacts, self._open = artifacts, open_engine
         self._engine: Engine | None = None
+        self._own = set[GemmProblem]()  # by this tuner: of the summary's, others may have been another's
         self._failed = ""  # why nothing can be measured; it is not tried again
-        self._lock = RLock()
+        self._lock: RLock = beside._lock if beside is not None else RLock()  # of both, one decides at a time
         self._timer: Timer | None = None
 
     def decide(self, sightings: Sequence[Sighting]) -> Bundle | None:
@@ -236,15 +240,15 @@ class Tuner:
             return known
         with self.store.lock(self.options.patience):
             bundle = self.store.bundle(self.store.state().bundle)
-            before = set(self.summary.tuned)
+            before = set(self._own)
             # A product whose longest form is the library's is asked about again without its epilogue.
             while (wanted := self._wanted(sightings, bundle)) and self._left > 0 and not self._failed:
-                count = len(self.summary.tuned)
+                count = len(self._own)
                 bundle = self._tuned(wanted, self._left) or bundle
-                if len(self.summary.tuned) - count < len(wanted):
+                if len(self._own) - count < len(wanted):
                     break
             if not wanted and self._left > 0 and not self._failed:
-                around = self._around(sightings, bundle, self.summary.tuned - before)
+                around = self._around(sightings, bundle, self._own - before)
                 bundle = self._tuned(around, self._left * _FOR_OTHER_SIZES) or bundle
             return bundle.digest if bundle is not None else ""
 
@@ -270,7 +274,8 @@ class Tuner:
         if not found:
             return None
         bundle = self.store.add(found, ArtifactStore(self._artifacts), self.device.arch, self.device.name)
-        self.summary.tuned |= {outcome.problem for outcome in found}
+        self._own |= {outcome.problem for outcome in found}
+        self.summary.tuned |= self._own
         found.clear()
         return bundle
 
@@ -365,6 +370,8 @@ class Tuner:
     def _started(self) -> Engine:
         self._stop_timer()
         if self._engine is None:
+            if self._beside is not None:
+                self._beside.close()
             self._engine = self._open()
         return self._engine
 

@@ -81,8 +81,8 @@ class SpaceSampler(BaseSampler, ABC):
         Whether studies of several objectives can be searched.
     lookahead
         Most proposals before the outcome of the first of them is known. Outcomes are told in the order of the
-        proposals then, so that what is proposed does not depend on how fast a machine compiles. None if proposals do
-        not follow from outcomes: then there may be any number.
+        proposals then, those that `waits_for_compiler` names behind others, so that what is proposed does not depend on
+        how fast a machine compiles. None if proposals do not follow from outcomes: then there may be any number.
     seed
         The seed; None if it was drawn from the operating system.
     option

@@ -8,7 +8,7 @@ from tilescout.spaces.errors import SamplerError
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends; trials that are in flight then are still finished, but given up where the sampler ends it.
+    """When a search ends; trials in flight are finished then, but most of them given up where the sampler ends it.
 
     None sets no limit.
 

@@ -165,7 +165,7 @@ class _Loop:
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
-        self._late: dict[tuple[int, int], bool] = {}  # see `_first`; whether proposed before any outcome was known
+        self._late: dict[tuple[int, int], int] = {}  # see `_first`; how many trials had been told at the proposal
         self._proposed: dict[tuple[int, int], float] = {}  # by lane and number, see `_proposed_at`
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
@@ -210,10 +210,9 @@ class _Loop:
         while open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]:
             samplers = [self._lanes[at].sampler for at in open_]
             if not self._budget.whole and None not in samplers:
-                lanes = [self._lanes[at] for at in open_]
-                reasons = [lane.done() for lane in lanes]
-                if None not in reasons:  # what was proposed before any outcome is heard: it is being compiled anyway
-                    return None if any(self._late.get(key) for key in self._in_flight) else reasons[0]
+                reasons = [self._lanes[at].done() for at in open_]
+                if None not in reasons:
+                    return None if self._late else reasons[0]  # what is told behind others is worth its compiler
                 open_ = [at for at, reason in zip(open_, reasons, strict=True) if reason is None]
                 if self._in_flight:
                     open_ = [at for at in open_ if not self._sated(at)]
@@ -234,9 +233,9 @@ class _Loop:
         lane, tally = self._lanes[at], self._tallies[at]
         index = int(lane.space.find(codes(lane.space, trial.params)))
         self._in_flight[at, index] = trial
-        if self._has_to_wait(at, index):
-            self._late[at, index] = not self._told
         tally.running += 1
+        if self._has_to_wait(at, index):
+            self._late[at, index] = len(self._told)
         self._changed()
         if (expected := lane.expected(index)) is not None:
             record_expected(trial, expected)
@@ -262,6 +261,7 @@ class _Loop:
                     self._tell(key, self._arrived.pop(key))
                 else:
                     give_up(lane.study, self._in_flight.pop(key))
+                    self._late.pop(key, None)
                     self._tallies[at].running -= 1
             self._changed()
 
@@ -327,7 +327,7 @@ class _Loop:
     def _hear(self) -> None:
         """Wait for an outcome and tell it.
 
-        With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
+        With a look-ahead one is told, which `_first` names, and the next is proposed before any other is told.
         """
         first = self._first()
         try:
@@ -351,12 +351,12 @@ class _Loop:
     def _first(self) -> tuple[int, int]:
         """The trial that is told next, whatever arrives first: so a search does not depend on how fast its machine is.
 
-        It is the first proposal, but for those whose kernels are compiled while much is stored: a GPU would have
-        nothing to do until they are there. Replayed on 54 problems that the models had not seen, in both spaces with
-        portfolios in the store, searches end after 2.73 s in the median so, by a simulated clock, and after 3.57 s
-        where all are told in order. No answer is more than 1 % off either way (`experiments/results/wall-time.md`).
+        It is the first proposal. While much is stored, those that are compiled come behind others, two look-aheads at
+        most: a GPU would have nothing to do until they are there. By a simulated clock, searches with portfolios end
+        after 2.73 s in the median so, not 3.57 (`experiments/results/wall-time.md`).
         """
-        return next((key for key in self._in_flight if key not in self._late), next(iter(self._in_flight)))
+        due = len(self._told) - 2 * (self._lookahead or 0)
+        return next((key for key in self._in_flight if self._late.get(key, due) <= due), next(iter(self._in_flight)))
 
     def _wait(self, at: int, first: tuple[int, int]) -> None:
         with self._alone(at):
@@ -372,6 +372,7 @@ class _Loop:
     def _tell(self, key: tuple[int, int], measurement: Measurement) -> None:
         lane, tally = self._lanes[key[0]], self._tallies[key[0]]
         trial = self._in_flight.pop(key)
+        self._late.pop(key, None)
         tally.running -= 1
         if not record_outcome(lane.study, trial, measurement):
             return  # this process was taken for dead, and the trial is another tuner's

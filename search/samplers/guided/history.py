@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +25,7 @@ class History:
     Attributes
     ----------
     settled
-        Timed and pruned trials, in the order of their numbers.
+        Timed and pruned trials, in the order in which they finished, which a few do behind later proposals.
     values
         A number to minimise for each of them, of the same shape: the natural logarithm of the time in µs if
         `are_times`, else the value or, of several objectives, the mean of the ranks.
@@ -38,7 +39,7 @@ class History:
         The position among those settled of the first trial with that value or, of times, with one as short but for
         `ALIKE`; None without one.
     since
-        Finished trials, failed ones too, of larger numbers than that one; 0 without one.
+        Trials that finished behind that one, failed ones too; 0 without one.
     blind, blind_running
         Of those that count in `since`, and of those in flight, how many no sampler proposed with that one in view: they
         had been proposed when its outcome came, or were to be tried first.
@@ -105,6 +106,7 @@ def history_of(
         return [(trial, index) for trial, index in legal if trial.state in states]
 
     finished = [each for each in in_state(TrialState.COMPLETE, TrialState.PRUNED) if each[0].values is not None]
+    finished.sort(key=lambda each: _finished(each[0]))
     values, are_times = _losses([trial for trial, _ in finished], study.directions)
     finite = np.isfinite(values)
     settled = np.array([index for _, index in finished], dtype=np.int64)[finite]
@@ -120,7 +122,8 @@ def history_of(
     if best is not None:
         exact_or_none = np.where(pruned, np.inf, values)
         first = first_alike(np.exp(exact_or_none - best)) if are_times else int(exact_or_none.argmin())
-        later = [each for each in [*timed, *(trial for trial, _ in failed)] if each.number > timed[first].number]
+        known = _finished(timed[first])
+        later = [each for each in [*timed, *(trial for trial, _ in failed)] if _finished(each) > known]
         blind, blind_running = (
             sum(each.number in given or _started_before(each, timed[first]) for each in some)
             for some in (later, [trial for trial, _ in running])
@@ -139,6 +142,11 @@ def history_of(
         given=len(given),
         are_times=are_times,
     )
+
+
+def _finished(trial: FrozenTrial) -> tuple[datetime, int]:
+    """When a trial finished, to compare with others."""
+    return trial.datetime_complete or datetime.max, trial.number
 
 
 def _started_before(trial: FrozenTrial, other: FrozenTrial) -> bool:

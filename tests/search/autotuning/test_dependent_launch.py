@@ -1,8 +1,11 @@
 """Which graphs TorchInductor writes with programmatic dependent launch, and between what candidates are timed then."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +17,11 @@ from tilescout.search.autotuning.inductor import TuningPass
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.export.inductor import in_force
 from tilescout.search.export.torch_hooks import CONFIG, CUDA_GRAPHS, DEPENDENT_LAUNCH
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
 
 MakeTuner = Callable[..., Tuner]
 
@@ -96,7 +102,7 @@ def test_the_name_of_code_that_launches_early_changes_with_what_its_own_tuner_kn
     tuner, early = make_tuner(), make_tuner()
     monkeypatch.setattr(tuner, "key", lambda: "plain")
     monkeypatch.setattr(early, "key", lambda: "early")
-    tuning = TuningPass(tuner, early=early)
+    tuning = TuningPass(tuner, early=lambda: early)
     assert tuning.key().startswith("plain")
     with CONFIG.find().patch({CUDA_GRAPHS: True}):
         assert tuning.key().startswith("early")
@@ -109,8 +115,8 @@ def test_graphs_whose_kernels_begin_early_are_decided_by_a_tuner_of_their_own(
     tuner, early = make_tuner(), make_tuner()
     for each in (tuner, early):
         monkeypatch.setattr(each, "decide", lambda _, each=each: asked.append(each))
-    tuning = TuningPass(tuner, early=early)
-    assert tuning.behind(None).early is early
+    tuning = TuningPass(tuner, early=lambda: early)
+    assert tuning.behind(None).early() is early
     for recorded in (False, True):
         torch._dynamo.reset()
         with in_force(tuning):
@@ -140,20 +146,68 @@ def test_candidates_are_timed_between_kernels_as_they_will_run_and_are_evidence_
     tmp_path: Path, opened: list[LiveOptions], wanted: bool | None
 ) -> None:
     tuning = inductor.tuning_pass(tmp_path, TunerOptions(dependent_launch=wanted))
-    for tuner in (tuning.tuner, tuning.early):
+    for tuner in (tuning.tuner, tuning.early()):
         tuner._open()
     assert [each.protocol.overlapped for each in opened] == {None: [False, True], False: [False] * 2, True: [True] * 2}[
         wanted
     ]
-    assert (tuning.early.store.folder != tuning.tuner.store.folder) is (wanted is None)
+    assert (tuning.early().store.folder != tuning.tuner.store.folder) is (wanted is None)
+
+
+def test_the_second_tuner_is_made_once_it_is_needed(tmp_path: Path, opened: list[LiveOptions]) -> None:
+    tuning = inductor.tuning_pass(tmp_path, TunerOptions())
+    tuning.key()
+    assert [each.name for each in tmp_path.iterdir()] == [tuning.tuner.store.folder.name]  # it may be read-only
+    with CONFIG.find().patch({CUDA_GRAPHS: True}):
+        tuning.key()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert tuning.early() is tuning.behind(None).early()
+    assert not opened
 
 
 def test_both_tuners_of_a_pass_share_a_budget_and_an_account(tmp_path: Path, opened: list[LiveOptions]) -> None:
     tuning = inductor.tuning_pass(tmp_path, TunerOptions(seconds=20.0))
-    with tuning.early._charged():
+    tuner, early = tuning.tuner, tuning.early()
+    with early._charged():
         time.sleep(0.01)
-    assert tuning.tuner._left == tuning.early._left < 20.0
-    assert tuning.tuner.summary is tuning.early.summary
-    assert tuning.tuner.summary.cached is not None
-    assert tuning.tuner.summary.cached.bundles == (tuning.tuner.store.bundles, tuning.early.store.bundles)
+    assert tuner._left == early._left < 20.0
+    assert tuner.summary is early.summary
+    assert tuner.summary.cached is not None
+    assert tuner.summary.cached.bundles == (tuner.store.bundles, early.store.bundles)
     assert not opened
+
+
+def test_of_both_tuners_one_has_an_engine_and_one_decides_at_a_time(
+    tmp_path: Path, opened: list[LiveOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = inductor.tuning_pass(tmp_path, TunerOptions())
+    both, closed = (tuning.tuner, tuning.early()), list[Tuner]()
+    for each in both:
+        engine: Any = SimpleNamespace(close=partial(closed.append, each))
+        monkeypatch.setattr(each, "_open", lambda engine=engine: engine)
+    tuner, early = both
+    for each, other in ((tuner, early), (early, tuner), (tuner, early)):
+        each._started()
+        assert (each._engine is not None, other._engine) == (True, None)
+    assert closed == [tuner, early]
+    with tuner.store.lock(1.0), pytest.raises(StoreError, match="has held"), early.store.lock(0.1):
+        raise AssertionError("two processes must not measure at once")
+
+
+def test_what_another_tuner_decided_is_decided_anew_and_so_are_its_other_sizes(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner, product = make_tuner(), GemmProblem(40, 64, 64)
+    options = (tuner.template, tuner.device, tuner.store, tuner.store.folder, tuner._open, tuner.options)
+    early, asked = Tuner(*options, beside=tuner), list[int]()
+
+    def decide(wanted: Sequence[GemmProblem], seconds: float, of: Tuner) -> None:
+        asked.append(len(wanted))
+        of._own.update(wanted)
+        of.summary.tuned.update(wanted)
+
+    for each in (tuner, early):
+        monkeypatch.setattr(each, "_tuned", partial(decide, of=each))
+        monkeypatch.setattr(each, "_wanted", lambda sightings, bundle, each=each: [] if each._own else [product])
+        each.decide([Sighting((product,), dynamic=True)])
+    assert asked == [1, 14, 1, 14]

@@ -119,16 +119,27 @@ def test_a_lock_that_another_holds_is_waited_for_in_vain_no_longer_than_told(
         raise AssertionError("two processes must not decide at once")
 
 
+def test_settings_that_take_turns_are_decided_one_at_a_time_and_keep_evidence_of_their_own(
+    store: EvidenceStore, tmp_path: Path, plain_gemm: ModuleType
+) -> None:
+    setting = {**store.setting, "neighbours": "others"}
+    other = EvidenceStore(tmp_path / "evidence", setting, plain_gemm.TEMPLATE, store.setting)
+    assert other.folder != store.folder
+    for first, second in ((store, other), (other, store)):
+        with first.lock(1.0), pytest.raises(StoreError, match="has held"), second.lock(0.1):
+            raise AssertionError("two processes must not decide at once")
+
+
 def test_a_note_that_a_graph_is_unfinished_and_a_new_bundle_are_not_lost_to_each_other(
     store: EvidenceStore, decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, asked = store._held, list[str]()
 
-    def note_first(name: str, seconds: float) -> AbstractContextManager[None]:
+    def note_first(path: Path, seconds: float) -> AbstractContextManager[None]:
         if not asked:  # who decides is about to name its bundle, and another process notes something
-            asked.append(name)
+            asked.append(path.name)
             store.leave_unfinished()
-        return held(name, seconds)
+        return held(path, seconds)
 
     before = store.lock(1.0)
     monkeypatch.setattr(store, "_held", note_first)

@@ -158,7 +158,7 @@ def test_sizes_around_are_not_tuned_once_the_budget_is_spent(
 
     def spend(wanted: Sequence[GemmProblem], seconds: float) -> None:
         asked.append(wanted)
-        tuner.summary.tuned.update(wanted)
+        tuner._own.update(wanted)
         tuner.summary.seconds = 60.1
 
     monkeypatch.setattr(tuner, "_tuned", spend)

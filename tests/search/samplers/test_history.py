@@ -43,6 +43,18 @@ def test_a_trial_that_was_in_flight_when_its_search_ended_is_no_failure(study: o
     assert (found.finished, found.failed.tolist(), found.since) == (2, [2], 1)
 
 
+def test_what_counts_as_behind_the_best_is_what_finished_behind_it(study: optuna.Study) -> None:
+    late, early, failed, last = (ask(study, index) for index in range(4))
+    study.tell(early, 12.0)
+    record_outcome(study, failed, FAILED)
+    study.tell(late, 10.0)  # its kernel had to be compiled
+    found = history_of(study, SPACE)
+    assert (found.settled.tolist(), found.first, found.since) == ([1, 0], 1, 0)
+    study.tell(last, 11.0)
+    found = history_of(study, SPACE)
+    assert (found.settled.tolist(), found.since, found.blind, found.after_best.tolist()) == ([1, 0, 3], 1, 1, [3])
+
+
 def test_a_trial_that_is_tried_again_counts_once(study: optuna.Study) -> None:
     study.tell(ask(study, 0), 10.0)
     ask(study, 1)

@@ -128,6 +128,23 @@ def test_stored_kernels_are_told_first_and_the_search_ends_once_those_are_told_t
     assert orders[0] == orders[1]
 
 
+def test_an_outcome_that_waits_for_a_compiler_is_heard_behind_two_look_aheads_at_most(table: Table) -> None:
+    class Endless(Stocked):
+        def done(self, study: optuna.Study) -> str | None:
+            return None
+
+        def waits_for_compiler(self, index: int) -> bool:
+            return index == first
+
+    (lane,), _ = lanes(table, [Endless()], 0)
+    (probe,), _ = lanes(table, [Endless()], 0)
+    first, told = -1, list[int]()
+    run_together([probe], Budget(trials=1))
+    first = _states(probe)[0][0]
+    run_together([replace(lane, on_trial=lambda trial: told.append(trial.index))], Budget(trials=60))
+    assert told.index(first) == 2 * Endless.lookahead
+
+
 def _states(lane: Lane) -> list[tuple[int, TrialState]]:
     """The index of each trial, and how far it is."""
     trials = lane.study.get_trials(deepcopy=False)
