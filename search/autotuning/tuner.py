@@ -304,7 +304,7 @@ class Tuner:
 
     @property
     def _left(self) -> float:
-        """What is left of the budget, in seconds."""
+        """The seconds that are left of the budget."""
         return self.options.seconds - self.summary.seconds
 
     def _entered(self, wanted: Sequence[GemmProblem], deadline: float) -> Generator[tuple[Engine, Entry], None, None]:
