@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.search.autotuning.store import EvidenceStore
@@ -28,8 +29,9 @@ from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.gpus import driver_version
 from tilescout.search.engines.library_candidates import library_of
 from tilescout.search.export import torch_hooks
+from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
-from tilescout.search.export.graph_rewrite import find_products, replace_products
+from tilescout.search.export.graph_rewrite import Sighting, find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
 from tilescout.search.export.loaded_kernels import look_in, register
 from tilescout.search.export.siblings.heads import read_in_place
@@ -103,7 +105,7 @@ class TuningPass(ReplacingPass):
         products, others = find_products(graph, self.tuner.device.arch)
         self.tuner.summary.others.update(others)
         early = self._launches_early()
-        bundle = (self.early() if early else self.tuner).decide(products) if products else None
+        bundle = self._decide(products, early) if products else None
         if bundle is not None:
             register(bundle)
             replace_products(graph, bundle, self.report)
@@ -112,6 +114,15 @@ class TuningPass(ReplacingPass):
                 self.tuner.summary.launched_early += 1
         if self.tuner.options.side_by_side:
             join_products(graph)
+
+    def _decide(self, products: Sequence[Sighting], early: bool) -> Bundle | None:
+        """The bundle that holds what is decided about the products of a graph; None if nothing is."""
+        try:
+            tuner = self.early() if early else self.tuner
+        except (TilescoutError, OSError) as error:  # there is no store for such graphs, and none can be made
+            self.tuner.leave(products, one_line(error))
+            return None
+        return tuner.decide(products)
 
     def _launches_early(self) -> bool:
         """Whether TorchInductor's kernels are to let ours begin before they end, in the graph at hand."""
@@ -237,9 +248,13 @@ def tuning_pass(root: Path, options: TunerOptions) -> TuningPass:
     if options.dependent_launch is not None:
         return TuningPass(tuner)
 
-    @cache
+    made, making = list[Tuner](), Lock()
+
     def early() -> Tuner:
-        return make_tuner(root, options, overlapped=True, beside=tuner)
+        with making:  # threads may compile at the same time
+            if not made:
+                made.append(make_tuner(root, options, overlapped=True, beside=tuner))
+            return made[0]
 
     return TuningPass(tuner, early=early)
 

@@ -158,6 +158,12 @@ class Tuner:
             finally:
                 self._wait_for_more()
 
+    def leave(self, sightings: Sequence[Sighting], reason: str) -> None:
+        """Account for the products of a graph that nobody can decide about, and say why."""
+        _LOG.warning("products of a graph run the library's kernels: %s", reason)
+        with self._lock:
+            self._account(sightings, None, reason)
+
     def _decided(self, sightings: Sequence[Sighting]) -> Bundle | None:
         bundle = None
         try:
@@ -425,14 +431,18 @@ class Tuner:
         )
         return hashlib.sha256("\n".join([str(self.store.folder.name), *problems]).encode()).hexdigest()
 
-    def _account(self, sightings: Sequence[Sighting], bundle: Bundle | None) -> None:
+    def _account(self, sightings: Sequence[Sighting], bundle: Bundle | None, why: str = "") -> None:
         counts: Counter[GemmProblem] = Counter()
         for sighting in sightings:
             counts[self._shown(sighting, bundle)] += 1
         self.summary.meet(counts, bundle)
+        is_alone = self._beside is None and not why
         spent = f"the budget of {self.options.seconds:g} s was spent"
-        why = self._failed or (spent if self._left <= 0 else "the rank of the job that asked first did not decide it")
+        asked = spent if self._left <= 0 else "the rank of the job that asked first did not decide it"
+        why = why or self._failed or asked
         for problem in counts:
+            if not is_alone and _choice(bundle, problem) is None:  # what is known was decided for the other graphs
+                self.summary.decisions.pop(problem, None)
             if problem not in self.summary.decisions:
                 possible = problem in set(self._possible(Sighting((problem,), dynamic=False)))
                 reason = why if possible else f"{self.template.name} has no kernel for it"

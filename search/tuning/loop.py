@@ -179,14 +179,16 @@ class _Loop:
         self._changed()
         while True:
             done = self._propose()
-            if done is not None and self._in_flight:
+            if done is not None and self._late:  # what is told behind others is worth its compiler, and may be the best
+                self._hear(next(iter(self._late)))
+            elif done is not None and self._in_flight:
                 for lane in self._lanes:
                     lane.evaluator.give_up()
                 for (at, _), trial in self._in_flight.items():
                     give_up(self._lanes[at].study, trial)
                 return done
-            if self._in_flight:
-                self._hear()
+            elif self._in_flight:
+                self._hear(self._first())
             elif done is None and (open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]):
                 self._lanes[open_[0]].tuner.pause()  # what is in flight elsewhere may have to be tried again
             else:
@@ -212,7 +214,7 @@ class _Loop:
             if not self._budget.whole and None not in samplers:
                 reasons = [self._lanes[at].done() for at in open_]
                 if None not in reasons:
-                    return None if self._late else reasons[0]  # what is told behind others is worth its compiler
+                    return reasons[0]
                 open_ = [at for at, reason in zip(open_, reasons, strict=True) if reason is None]
                 if self._in_flight:
                     open_ = [at for at in open_ if not self._sated(at)]
@@ -324,12 +326,8 @@ class _Loop:
             trial.suggest_int(name, knob.low, knob.high)
         return trial
 
-    def _hear(self) -> None:
-        """Wait for an outcome and tell it.
-
-        With a look-ahead one is told, which `_first` names, and the next is proposed before any other is told.
-        """
-        first = self._first()
+    def _hear(self, first: tuple[int, int]) -> None:
+        """Wait for an outcome and tell it: with a look-ahead that of `first` alone, else whatever has arrived."""
         try:
             while first in self._in_flight and not (
                 self._arrived if self._lookahead is None else first in self._arrived

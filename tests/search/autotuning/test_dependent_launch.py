@@ -194,6 +194,28 @@ def test_of_both_tuners_one_has_an_engine_and_one_decides_at_a_time(
         raise AssertionError("two processes must not measure at once")
 
 
+def test_products_are_left_to_the_library_where_no_second_store_can_be_made(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle]
+) -> None:
+    decide_for(("64x64x64",))
+    tuner = make_tuner()
+
+    def refuse() -> Tuner:
+        raise StoreError("can't make the evidence store: Read-only file system")
+
+    tuning = TuningPass(tuner, early=refuse)
+    for recorded, told in ((False, "1 of 1"), (True, "0 of 2")):
+        torch._dynamo.reset()
+        with in_force(tuning):
+            compiled = torch.compile(
+                nn.Linear(64, 64, bias=False, dtype=torch.bfloat16), options={CUDA_GRAPHS: recorded}
+            )
+        compiled(torch.zeros(64, 64, dtype=torch.bfloat16))
+        assert f"{told} matrix products run tuned kernels" in str(tuner.summary)
+    assert "Read-only file system" in str(tuner.summary)
+    assert not tuner.summary.failed
+
+
 def test_what_another_tuner_decided_is_decided_anew_and_so_are_its_other_sizes(
     make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
