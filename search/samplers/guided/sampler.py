@@ -127,8 +127,7 @@ class GuidedSampler(SpaceSampler):
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._stock: Indices = self._stored  # what was chosen to serve all problems
         self._kernels_of: Indices | None = None  # the number of the kernel that each configuration is compiled as
-        self._kernels_stored: set[int] = set()
-        self._there: set[int] = set()  # the same kernels, and those of what is compiled while a GPU is set up
+        self._there: set[int] = set()  # kernels of what is stored, and of what is compiled while a GPU is set up
         self._near: tuple[Prediction, Indices] | None = None  # the capital by an expectation
         self._free_now: Unchanged[Indices] = Unchanged()
         self._history_now: Unchanged[History] = Unchanged()
@@ -211,8 +210,7 @@ class GuidedSampler(SpaceSampler):
 
     def find_stored(self, stored: Indices, stock: Indices, kernels: Indices | None = None) -> None:
         self._stored, self._stock, self._kernels_of, self._near = stored, stock, kernels, None
-        self._kernels_stored = self._compiled_as(stored)
-        self._there = set(self._kernels_stored)
+        self._there = self._compiled_as(stored)
 
     def get_ready(self) -> None:
         prior = self.about.prior
@@ -315,12 +313,15 @@ class GuidedSampler(SpaceSampler):
         return self._near[1]
 
     def is_dear(self, index: int) -> bool:
-        prior = self.about.prior.now() if len(self._stock) else None
-        return self._count_dear(np.array([index]), self._stored[:0], prior) > 0
+        return self._is_beyond(self._there, index)
 
     def waits_for_compiler(self, index: int) -> bool:
+        return self._is_beyond(self._compiled_as(self._stored), index)
+
+    def _is_beyond(self, kernels: set[int], index: int) -> bool:
+        """Whether much is stored, and a configuration is compiled as none of some kernels."""
         prior = self.about.prior.now() if len(self._stock) else None
-        return len(self._capital(prior)) > 0 and not self._compiled_as(np.array([index])) <= self._kernels_stored
+        return len(self._capital(prior)) > 0 and not self._compiled_as(np.array([index])) <= kernels
 
     def _count_dear(self, trials: Indices, before: Indices, prior: Prediction | None) -> int:
         """How many kernels of trials had to be compiled, though much was stored; those of trials before were there."""
