@@ -90,7 +90,9 @@ class EvidenceStore:
         self._read: tuple[str, Bundle] | None = None  # the last one; of many decisions it takes a tenth of a second
         try:
             self.bundles.mkdir(mode=0o755, parents=True, exist_ok=True)
-            check_folder(self.folder, StoreError)
+            self._lock.parent.mkdir(mode=0o755, exist_ok=True)
+            for folder in (self.folder, self._lock.parent):
+                check_folder(folder, StoreError)
         except OSError as error:
             raise StoreError(f"can't make the evidence store {root}: {error.strerror}") from error
 
@@ -212,8 +214,6 @@ class EvidenceStore:
 
     def _opened(self, path: Path) -> BinaryIO:
         try:
-            path.parent.mkdir(mode=0o755, exist_ok=True)
-            check_folder(path.parent, StoreError)
             return path.open("wb")
         except OSError as error:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
