@@ -10,6 +10,7 @@ graph; the times are ratios to the model as it is by default.
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,18 +20,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
-from tilescout.experiments.research.clients import SIZES, Client, make_client
-from tilescout.experiments.research.contenders import IN_GRAPHS, OURS
+from tilescout.experiments.research.clients import SIZES
+from tilescout.experiments.research.contenders import IN_GRAPHS
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import difference, from_the_prompt, graph_of, in_turns
-from tilescout.search.autotuning import autotune
+from tilescout.experiments.research.studies.one_line import Asked, compiled_by, warmed
 from tilescout.search.autotuning.tuner import TunerOptions
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-_WARM = 8  # steps before anything is timed
 
 
 def readers_of_one(module: "nn.Module", run: Callable[[], object]) -> "list[list[nn.Linear]]":
@@ -108,29 +107,28 @@ def _part(joined: "nn.Linear | None", shared: "list[torch.Tensor]", start: int, 
     return Part()
 
 
-def measured(client: str, layers: int, rows: Sequence[int], seconds: float, keep: Callable[[Any], None]) -> Any:
+def measured(asked: Asked, keep: Callable[[Any], None]) -> Any:
     """The times of a step of both models by both compilers, in turns; kept as they come."""
     import torch
 
-    whole = make_client(client, "decode", layers, "cuda")
-    found: dict[str, Any] = {"client": client, "layers": layers, "rows": {}, "summaries": {}}
-    with torch.no_grad(), TemporaryDirectory() as folder:
+    whole = asked.make()
+    found: dict[str, Any] = {"client": asked.client, "layers": asked.layers, "rows": {}, "summaries": {}}
+    with torch.no_grad():
         other = deepcopy(whole.module)
         groups = readers_of_one(other, lambda: other(torch.zeros(1, 1, dtype=torch.long, device="cuda")))
         found["joined"] = [[each.out_features for each in group] for group in groups]
         join(other, groups)
-        joined = Client(other, whole.call)
-        for count in rows:
+        joined = replace(whole, module=other)
+        for count in asked.rows:
             torch._dynamo.reset()
             running = {}
             one: dict[str, Any] = {"differences": {}}
             for name, made in (("default", whole), ("joined", joined)):
-                for ours in (False, True):
-                    label = f"ours {name}" if ours else name
-                    compiled, tuned = _compiled(made, seconds if ours else None, Path(folder))
-                    step = running[label] = whole.call(compiled, count)
-                    for _ in range(_WARM):
-                        result = step()
+                for contender in asked.contenders:
+                    label = f"ours {name}" if contender == IN_GRAPHS else name
+                    compiled, tuned = compiled_by(contender, made, asked)
+                    running[label] = whole.call(compiled, count)
+                    result = warmed(running[label], f"{label} {count}", found)
                     if label == "default":
                         expected = result.clone()
                     one["differences"][label] = difference(result, expected)
@@ -139,16 +137,6 @@ def measured(client: str, layers: int, rows: Sequence[int], seconds: float, keep
             found["rows"][str(count)] = one
             keep(found)
     return found
-
-
-def _compiled(made: Client, seconds: float | None, folder: Path) -> tuple[Any, Any]:
-    """A model by TorchInductor's default, or under `autotune` for so many seconds; and what that tells."""
-    import torch
-
-    if seconds is None:
-        return torch.compile(made.module, dynamic=False), ""
-    with autotune(seconds, folder / "evidence", OURS[IN_GRAPHS]) as tuned:
-        return torch.compile(made.module, dynamic=False), tuned
 
 
 def _show(result: Mapping[str, Any]) -> None:
@@ -176,4 +164,9 @@ def _show(result: Mapping[str, Any]) -> None:
 )
 def main(run: Run, client: str, layers: int, rows: tuple[int, ...], seconds: float) -> None:
     """Measure, or print what was measured."""
-    _show(run.record.result if run.record is not None else measured(client, layers, rows, seconds, run.keep))
+    if run.record is not None:
+        _show(run.record.result)
+        return
+    with TemporaryDirectory() as folder:
+        contenders = "default", IN_GRAPHS
+        _show(measured(Asked(client, "decode", layers, rows, contenders, seconds, Path(folder, "evidence")), run.keep))
