@@ -164,6 +164,11 @@ def _tunables(space: SearchSpace) -> dict[str, Any]:
 def _provider(answers: _Answers) -> "type[BenchmarkProvider]":
     from helion.autotuner.benchmark_provider import BenchmarkProvider, BenchmarkResult
 
+    def result(config: Any, kernel: Any) -> BenchmarkResult:
+        state = "ok" if kernel.milliseconds < float("inf") else "error"
+        told = config, kernel, kernel.milliseconds, state, 0.0, time.perf_counter()
+        return BenchmarkResult(*told[: len(BenchmarkResult._fields)])  # Helion 1.1 does not ask when it was done
+
     class Provider(BenchmarkProvider):  # type: ignore[misc]
         """Answers from the table in place of measuring."""
 
@@ -177,18 +182,7 @@ def _provider(answers: _Answers) -> "type[BenchmarkProvider]":
         def benchmark(
             self, configs: list[Any], *, desc: str = "", raise_if_no_viable_config: bool = True
         ) -> list[BenchmarkResult]:
-            kernels = [answers.compiled(config) for config in configs]
-            return [
-                BenchmarkResult(
-                    config,
-                    kernel,
-                    kernel.milliseconds,
-                    "ok" if kernel.milliseconds < float("inf") else "error",
-                    0.0,
-                    time.perf_counter(),
-                )
-                for config, kernel in zip(configs, kernels, strict=True)
-            ]
+            return [result(config, answers.compiled(config)) for config in configs]
 
         def benchmark_isolated(self, fns: list[Any], **asked: Any) -> list[float | None]:
             return [fn.milliseconds for fn in fns]
