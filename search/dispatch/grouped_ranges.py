@@ -39,6 +39,7 @@ _CHANGE = 0.03  # what a change of kernels must save, as a log of time, summed o
 _PAIR = 0.015  # what a pair must save at each
 _FAR = 0.03  # what is this far behind, as a log of time, costs twice as much as that: the worst is to be bounded
 _UNKNOWN = 0.1  # how much further the library may be behind where it was not measured
+_LEAST_ROWS = 16  # of a tile
 _AROUND = 3  # numbers of tokens on both sides of a range, with which its rule is fitted too
 _ROUNDS = 10
 
@@ -153,9 +154,10 @@ def _with_steps(sizes: Sequence[int], experts: int) -> list[tuple[int, int, int]
     """Measured numbers of tokens and some between them, each with the measured ones on both sides.
 
     Where balanced groups have a power of two of tokens they fill tiles: at these numbers other kernels may be the
-    fastest than right beside them.
+    fastest than right beside them. With one token more for each expert, each has a tile that is hardly filled.
     """
     full = {experts << power for power in range(sizes[-1].bit_length())}
+    full |= {size + experts for size in full if size >= experts * _LEAST_ROWS}
     found = [(sizes[0], sizes[0], sizes[0])]
     for low, high in pairwise(sizes):
         steps = np.exp(np.linspace(math.log(low), math.log(high), _STEPS + 1)[1:-1])

@@ -75,6 +75,13 @@ def test_where_it_was_measured_a_choice_that_saves_less_than_it_costs_is_left_ou
     assert all(each.second is None for each in ranges(close) if any(each.low <= size <= each.high for size in SIZES))
 
 
+def test_an_outlook_looks_right_above_the_numbers_of_tokens_that_fill_tiles() -> None:
+    tokens = outlook(times([[0.6] * 6])).tokens
+    assert tokens == tuple(sorted(set(tokens)))
+    for full in (512, 1024, 4096):  # 8 experts: 64, 128 and 512 tokens for each
+        assert tokens[tokens.index(full) + 1] == full + 8
+
+
 def test_a_rule_that_is_fitted_exactly_is_found() -> None:
     counts = np.array([[1, 8, 31, 18, 15, 39], [1, 8, 13, 18, 28, 33], [1, 8, 28, 35, 9, 20]], dtype=np.float64)
     rule = fit_rule(counts, np.array([-0.12, -0.11, -0.07]))  # its last step is none at all
