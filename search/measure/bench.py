@@ -316,11 +316,25 @@ class Bench:
         """Look at the clocks, while the device is at work."""
         self.clocks = self.machine.clocks()
 
+    def _stir(self) -> None:
+        """Read and write all inputs, which leaves them as they are.
+
+        A kernel whose operands are larger than the L2 may be in one of several states, some of them 9 % apart. At
+        143x7680x5120 one took 1.38, 1.47 or 1.51 times as long as the library, and the same for hundreds of launches
+        until it changed (H200s, `experiments/results/race-intervals.md`). Heats that follow one another then agree on a
+        time that the next minute does not have. Behind this they differ.
+        """
+        for inputs in self._inputs:
+            for tensor in inputs:
+                if 0 not in tensor.stride():  # else several elements are one, which torch does not write
+                    rewrite(tensor)
+
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure several kernels in rounds, their pairs in turns: each time round in a new random order.
 
         All rounds are one queue, so that the device settles once. The ratio of a round is the geometric mean of its
-        pairs', where one that was disturbed counts as the last that is usual.
+        pairs', where one that was disturbed counts as the last that is usual. Before that all inputs are rewritten, so
+        that races one behind the other find what the L2 holds in different states; see `_stir`.
 
         Parameters
         ----------
@@ -337,6 +351,7 @@ class Bench:
             Ratio of each kernel in each round, of shape [rounds, kernels].
         """
         generator = np.random.default_rng(seed)
+        self._stir()
         blocks = [self.make_block(launch) for launch in launches]
         graphs = self.launches > 1 or self._sandwiched
         parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
@@ -394,7 +409,7 @@ def rewrite(tensor: "torch.Tensor", overlapped: bool = False) -> None:
     """
     import torch
 
-    words = tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
+    words = tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.itemsize, torch.int64))
     in_order = words if words.is_contiguous() else words.mT
     if overlapped and words.is_cuda and in_order.is_contiguous():
         blocks = -(-words.numel() // _ELEMENTS)

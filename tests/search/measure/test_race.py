@@ -151,6 +151,14 @@ def test_no_heat_begins_once_the_seconds_are_over() -> None:
     assert found.rounds == OPTIONS.look
 
 
+def test_a_clear_win_ends_a_race_of_long_launches_before_the_fewest_heats() -> None:
+    clear = {1: 1.0, DEFAULT: 1.5}
+
+    found = run_race(list(clear), DEFAULT, Rounds(clear).measure, replace(OPTIONS, heat_seconds=0.0), seed=0)
+
+    assert (found.answer, found.rounds) == (1, OPTIONS.look)
+
+
 def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
     equal = dict.fromkeys([1, 2, 3, DEFAULT], 1.0)
 
@@ -159,13 +167,29 @@ def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
     assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 6 * OPTIONS.look
 
 
-def test_a_clear_win_ends_the_race_at_the_first_look_and_no_race_outlasts_its_budget() -> None:
+def test_a_clear_win_ends_the_race_after_the_fewest_heats_and_no_race_outlasts_its_budget() -> None:
     clear = {1: 1.0, 2: 1.2, 3: 1.3, DEFAULT: 1.5}
 
-    assert all(race(clear, seed).rounds == OPTIONS.look for seed in range(50))
+    assert all(race(clear, seed).rounds == OPTIONS.fewest * OPTIONS.look for seed in range(50))
+    assert all(race({**clear, DEFAULT: 0.7}, seed).rounds == OPTIONS.look for seed in range(50))
     assert max(race(dict.fromkeys([1, 2, DEFAULT], 1.0), seed, noise=0.1).rounds for seed in range(50)) == (
         OPTIONS.look * OPTIONS.looks
     )
+
+
+def test_a_kernel_that_is_in_another_state_in_each_heat_is_not_proven_by_its_lucky_ones() -> None:
+    states = (1.38, 1.47, 1.51)  # the default takes 1.43, and this one 1.45 on average
+
+    def proven(seed: int) -> bool:
+        generator = np.random.default_rng(seed)
+
+        def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+            levels = [generator.choice(states) if index == 1 else 1.43 for index in racing]
+            return np.array(levels * generator.normal(1, 0.004, (rounds, len(racing))))
+
+        return run_race([1], DEFAULT, measure, OPTIONS, seed).answer == 1
+
+    assert np.mean([proven(seed) for seed in range(100)]) < 0.1
 
 
 def test_who_is_separated_is_measured_no_more_but_the_default_always() -> None:
