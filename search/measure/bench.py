@@ -324,10 +324,9 @@ class Bench:
         until it changed (H200s, `experiments/results/race-intervals.md`). Heats that follow one another then agree on a
         time that the next minute does not have. Behind this they differ.
         """
-        for inputs in self._inputs:
-            for tensor in inputs:
-                if 0 not in tensor.stride():  # else several elements are one, which torch does not write
-                    rewrite(tensor)
+        for tensor in {id(tensor): tensor for inputs in self._inputs for tensor in inputs}.values():
+            if 0 not in tensor.stride():  # else several elements are one, which torch does not write
+                rewrite(tensor)
 
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure several kernels in rounds, their pairs in turns: each time round in a new random order.
