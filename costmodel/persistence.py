@@ -261,7 +261,6 @@ def _forest(arrays: Arrays, names: tuple[str, ...], constants: Constants | None)
     forest = Forest(**{name: arrays[f"forest.{name}"] for name in _FOREST})
     if not _is_sound(forest, len(names)):
         raise _UnsoundError("its trees lead outside themselves, or are too deep")
-    _ = forest.steps  # what is forked from a process that has read the model need not work them out
     return CorrectedForest(names, forest, constants)
 
 

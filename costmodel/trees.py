@@ -1,8 +1,6 @@
 """Regression forests as plain arrays: predicted with NumPy alone, and saved without pickle."""
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,34 +60,18 @@ class Forest:
         """
         values = np.asarray(values, dtype=np.float32)
         said = np.empty((len(self), len(values)), dtype=np.float32)
-        steps = self.steps
+        ends = [*self.roots.tolist(), len(self.feature)]
 
         def descend(rows: slice) -> None:
             # A column behind the other: at a node near the root, most rows compare the same one.
             columns = np.ascontiguousarray(values[rows].T)
-            for tree, (root, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
+            for tree, part in enumerate(map(slice, ends, ends[1:])):
                 # The arrays of one tree fit into the processor's cache, those of all trees do not.
-                leaf = steps.part(slice(root, end)).descend(columns)
-                said[tree, rows] = self.value[root:end][leaf]
+                leaf = _descend(self.feature[part], self.value[part], self.right[part], columns)
+                said[tree, rows] = self.value[part][leaf]
 
-        if len(values):
-            in_parts(descend, len(values), ROWS)
+        in_parts(descend, len(values), ROWS)
         return said
-
-    @cached_property
-    def steps(self) -> "Steps":
-        """The nodes as rows descend them, worked out once.
-
-        A node whose column is the same for all rows, as sizes of the problem are, could be passed over. To find those
-        took as long as it saved for 16,384 rows, and 0.07 s more in a process that had just been forked, where memory
-        that is written for the first time costs most (two cores, 2026-11-29).
-        """
-        inner = self.feature != LEAF
-        left = np.where(inner, 1, 0).astype(np.int32)
-        # Side by side those of the left and the right child of every node; a leaf's own is itself.
-        children = np.stack([left, self.right], axis=1).ravel() * 2
-        column = np.where(inner, self.feature, 0).astype(np.int32)
-        return Steps(children, np.repeat(column, 2), np.repeat(self.value, 2), np.repeat(inner, 2))
 
     def settled(self, column: int, value: float) -> "Forest":
         """The same trees of rows that all have a value in a column, which they then do not have any more."""
@@ -137,58 +119,44 @@ class Forest:
         )
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The nodes of trees, each with two places: the first stands for going left, and the second for going right.
-
-    Attributes
-    ----------
-    children
-        How far from a node's first place that of its left child is, and that of its right child; 0 of a leaf. int32 of
-        shape [2 * nodes].
-    column, value
-        The column that a node compares, and with what, at both places; int32 and float32, of the same shape.
-    goes_on
-        Whether it is no leaf.
-    """
-
-    children: NDArray[np.int32]
-    column: NDArray[np.int32]
-    value: NDArray[np.float32]
-    goes_on: NDArray[np.bool_]
-
-    def part(self, nodes: slice) -> "Steps":
-        """Those of some nodes, of one tree."""
-        places = slice(2 * nodes.start, 2 * nodes.stop)
-        return Steps(self.children[places], self.column[places], self.value[places], self.goes_on[places])
-
-    def descend(self, columns: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The leaf that each row falls into, of one tree.
-
-        Parameters
-        ----------
-        columns
-            The features of shape [features, rows].
-        """
-        rows, cells = np.arange(columns.shape[1]), columns.ravel()
-        offsets = self.column.astype(np.int64) * len(rows)
-        leaf, place = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-        while len(rows):
-            for _ in range(LEVELS):
-                goes_right = cells.take(offsets.take(place) + rows) > self.value.take(place)
-                place = place + self.children.take(place + goes_right)
-            on = self.goes_on.take(place)
-            ended, left = np.flatnonzero(~on), np.flatnonzero(on)
-            leaf[rows.take(ended)] = place.take(ended)
-            rows, place = rows.take(left), place.take(left)
-        return leaf // 2
-
-
 def _led(steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """The last node that each is led to, where the next one of each is given, and that of a last one is itself."""
     while not np.array_equal(further := steps[steps], steps):
         steps = further
     return steps
+
+
+def _descend(
+    feature: NDArray[np.int16], value: NDArray[np.float32], right: NDArray[np.int32], columns: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """The leaf of one tree that each row falls into.
+
+    A node whose column is the same for all rows, as sizes of the problem are, could be passed over. To find those of
+    all trees took as long as it saved for 16,384 rows, and 0.03 to 0.11 s more in a process that had just been forked,
+    where memory that is written for the first time costs most (two cores, 2026-11-29).
+
+    Parameters
+    ----------
+    feature, value, right
+        The tree's nodes, as `Forest` has them.
+    columns
+        The features of shape [features, rows].
+    """
+    rows, cells = np.arange(columns.shape[1]), columns.ravel()
+    node, inner = np.arange(len(feature)), feature != LEAF
+    # Side by side the left and the right child of every node, a leaf's own child: the next place is twice the child.
+    children = np.stack([np.where(inner, node + 1, node), node + right], axis=1).ravel() * 2
+    offsets = np.repeat(np.where(inner, feature, 0).astype(np.int64) * len(rows), 2)
+    thresholds, goes_on = np.repeat(value, 2), np.repeat(inner, 2)
+    leaf, place = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    while len(rows):
+        for _ in range(LEVELS):
+            place = children.take(place + (cells.take(offsets.take(place) + rows) > thresholds.take(place)))
+        on = goes_on.take(place)
+        ended, left = np.flatnonzero(~on), np.flatnonzero(on)
+        leaf[rows.take(ended)] = place.take(ended)
+        rows, place = rows.take(left), place.take(left)
+    return leaf // 2
 
 
 def _largest_not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
