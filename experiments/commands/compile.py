@@ -150,14 +150,13 @@ def _stored(kernels: ArtifactStore, asked: Sequence[Kernel], signature: str, arc
 def _compiled(
     kernels: ArtifactStore, asked: Sequence[Kernel], signature: str, arch: str, options: CompileOptions
 ) -> list[Artifact | CompileFailure]:
-    """The outcome of each kernel, by a pool of compilers for each template."""
+    """The outcome of each kernel, by compilers that the templates share, where they can."""
     with ExitStack() as stack:
-        pools = {
-            of.name: stack.enter_context(CompilePool(of, signature, arch, kernels, options))
-            for of in {of.name: of for of, _ in asked}.values()
-        }
-        for pool in pools.values():
-            pool.start()
+        pools: dict[str, CompilePool] = {}
+        for of in {of.name: of for of, _ in asked}.values():
+            first = next(iter(pools.values()), None)
+            pools[of.name] = stack.enter_context(CompilePool(of, signature, arch, kernels, options, beside=first))
+            pools[of.name].start()
         futures = [pools[of.name].submit(each) for of, each in asked]
         return [future.result() for future in counted(futures, "compile", len(futures))]
 

@@ -62,13 +62,24 @@ class CompilePool(Closing):
         Where artifacts are looked up first, and kept.
     options
         How many compilers, and how long each may take.
+    beside
+        A pool that is closed after this one. Where compilers of both are forked from the same process and have the same
+        store, they share their compilers: they have as many together as that pool has alone.
     """
 
     def __init__(
-        self, template: KernelTemplate, signature: str, arch: str, store: ArtifactStore, options: CompileOptions
+        self,
+        template: KernelTemplate,
+        signature: str,
+        arch: str,
+        store: ArtifactStore,
+        options: CompileOptions,
+        beside: "CompilePool | None" = None,
     ) -> None:
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
+        self._lender = beside if beside is not None and self._can_borrow(beside) else None
         self._forks: ForkPool | None = None
+        self._starting = threading.Lock()
         self._compiling: dict[str, Shared[Artifact | CompileFailure]] = {}
         self._later: dict[str, Future[None]] = {}  # those of them that let all others go first
         self._lock = threading.Lock()
@@ -128,7 +139,7 @@ class CompilePool(Closing):
                 except TilescoutError as error:
                     result.set_exception(error)
                 return result
-            arguments = {"configuration": dict(key.configuration), "signature": key.signature}
+            arguments = {"space": key.space, "configuration": dict(key.configuration), "signature": key.signature}
             task = self._started().submit(arguments, self.options.timeout, later)
             shared = self._compiling[key.digest] = Shared(result)
             wanted = shared.wait()
@@ -165,17 +176,26 @@ class CompilePool(Closing):
         compiled.add_done_callback(lambda done: settle(result, done, relaunched))
         return result
 
+    def _can_borrow(self, lender: "CompilePool") -> bool:
+        if not (comes_with_package(self.template) and comes_with_package(lender.template)):
+            return False
+        theirs = lender.template.warmed_like, lender.arch, lender.store.root
+        return (self.template.warmed_like, self.arch, self.store.root) == theirs
+
     def _started(self) -> ForkPool:
-        if self._forks is None:
-            self.store.sweep()
-            self._forks = ForkPool(
-                partial(_warm_up, self.template, self.arch),
-                partial(_build_task, self.template, self.arch, self.store.root),
-                self.options.processes,
-                _NICENESS,
-                self._standby(),
-            )
-        return self._forks
+        if self._lender is not None:
+            return self._lender._started()
+        with self._starting:
+            if self._forks is None:
+                self.store.sweep()
+                self._forks = ForkPool(
+                    partial(_warm_up, self.template, self.arch),
+                    partial(_build_task, self.template, self.arch, self.store.root),
+                    self.options.processes,
+                    _NICENESS,
+                    self._standby(),
+                )
+            return self._forks
 
     def _standby(self) -> tuple[Standby, dict[str, str | int]] | None:
         standby = standby_of(self.template, self.arch)
@@ -204,9 +224,15 @@ class CompilePool(Closing):
 
     def close(self) -> None:
         """Kill the compilers that still work; the futures of unfinished kernels are cancelled."""
-        if self._forks is not None:
-            self._forks.close()
-            self._forks = None
+        if self._lender is not None:
+            with self._lock:
+                compiling = list(self._compiling.values())
+            for each in compiling:
+                each.give_up()
+        with self._starting:
+            forks, self._forks = self._forks, None
+        if forks is not None:
+            forks.close()
 
 
 def standby_of(template: KernelTemplate, arch: str) -> Standby | None:
@@ -223,6 +249,8 @@ def _warm_up(template: KernelTemplate, arch: str) -> None:
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
     template.warm_up()
+    if template.complement:
+        find_template(template.complement)  # its compilers are forked from here, too
 
 
 def ready_to_compile(name: str, arch: str) -> Do:
@@ -242,5 +270,7 @@ def ready_to_compile(name: str, arch: str) -> Do:
 
 
 def _build_task(template: KernelTemplate, arch: str, root: Path, task: Task) -> None:
+    if task["space"] != template.name:  # of a pool beside the template's
+        template = find_template(task["space"])
     key = ArtifactKey.of(template, Configuration.of(task["configuration"]), task["signature"], arch)
     build(template, key, ArtifactStore(root))

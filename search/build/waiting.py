@@ -60,6 +60,12 @@ class Shared(Generic[Result]):
             self._settle(self._work)
         return future
 
+    def give_up(self) -> None:
+        """Cancel the work, whoever waits for it: their futures are cancelled, too."""
+        with self._lock:
+            self._given_up = True
+        self._work.cancel()
+
     def _left(self, future: "Future[Result]") -> None:
         if not future.cancelled():
             return

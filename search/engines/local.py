@@ -196,9 +196,10 @@ class LocalEngine(Engine):
         return self._on(gpu, glance)
 
     def beside(self, template: KernelTemplate) -> "LocalEngine":
-        """An engine of other kernels that has this one's measuring processes, and compilers of its own."""
+        """An engine of other kernels with this one's measuring processes and, where they can serve both, compilers."""
         other = self._lend(template)
-        other._pool = CompilePool(template, "", self.device.arch, self._pool.store, self.options.compile)
+        store, options = self._pool.store, self.options.compile
+        other._pool = CompilePool(template, "", self.device.arch, store, options, beside=self._pool)
         other._pool.start()
         return other
 

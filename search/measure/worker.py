@@ -86,8 +86,9 @@ class ShortageError(Exception):
     """Room, memory or numbers of files ran out before a kernel ran, which says nothing of the kernel."""
 
 
-_KEPT = 4
-"""Problems that stay set up: searches of several take turns, and setting one up takes up to a second."""
+_KEPT = 6
+"""Problems that stay set up: searches of five share a GPU (`tilescout.search.tuning.suite.SEATS`), the next one's is
+set up ahead, and that takes up to a second."""
 
 
 class Worker:

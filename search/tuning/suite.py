@@ -26,10 +26,11 @@ SLICE = 32
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms. Most guided
 searches end by themselves in less."""
 
-SEATS = 3
+SEATS = 5
 """Searches that share a GPU where kernels are compiled. A kernel takes 30 times as long to compile as to measure: one
-search alone leaves the GPU idle. Each has its problem set up on it, which takes memory."""
-
+search alone leaves the GPU idle. Each has its problem set up on it, which takes memory. What waits for a turn has
+kernels compiled that its search may never ask for: with three seats 145 to 186 for suites of five, and 123 to 150 with
+five (three suites, one H200 host, 2026-11-29; `experiments/results/wall-time.md`)."""
 
 TOGETHER = 2
 """Spaces that are listed and predicted at the same time, where cores are idle."""

@@ -59,12 +59,13 @@ def compile_all(problem: str, kernels: int, processes: int) -> Compiled:
     """Compile so many kernels of both spaces, by turns, into an empty store, with compilers that are warm."""
     device = find_device("h200")
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        asked = []
+        store, options = ArtifactStore(Path(folder)), CompileOptions(processes)
+        asked, first = [], None
         for name in SPACES:
             template = find_template(name)
             parsed = template.parse(problem)
-            options = CompileOptions(max(1, processes // len(SPACES)))
-            pool = CompilePool(template, parsed.signature, device.arch, ArtifactStore(Path(folder)), options)
+            pool = CompilePool(template, parsed.signature, device.arch, store, options, beside=first)
+            first = first or pool
             stack.enter_context(pool)
             chosen = shortlist(template, parsed, device, kernels // len(SPACES) + 1)
             pool.submit(chosen.pop()).result()  # what the compiler is forked from is ready

@@ -5,7 +5,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ import pytest
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.making import build
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, find_template
@@ -421,3 +423,61 @@ def test_a_kernel_that_is_damaged_is_not_launched_otherwise(open_launched: Calla
         once.path.write_bytes(once.path.read_bytes()[:-1])
         with pytest.raises(ArtifactError, match="damaged"):
             pool.submit(plain(repeats=2)).result()
+
+
+@pytest.fixture
+def open_pair(store: ArtifactStore) -> Iterator[Callable[[], list[CompilePool]]]:
+    """A function: a pool for the first space of products, with one compiler, and one for the second beside it."""
+    with ExitStack() as stack:
+
+        def open_pair() -> list[CompilePool]:
+            pools: list[CompilePool] = []
+            for name in ("gemm_sm90", "gemm_streamk_sm90"):
+                beside = pools[0] if pools else None
+                options = CompileOptions(processes=1, standby=False)
+                pool = CompilePool(find_template(name), "bf16", "sm_90a", store, options, beside)
+                pools.append(stack.enter_context(pool))
+            return pools
+
+        yield open_pair
+
+
+def default_of(pool: CompilePool) -> Configuration:
+    return pool.template.default(pool.template.parse("256x4096x4096:bf16"), find_device("h200"))
+
+
+def test_two_spaces_have_as_many_compilers_together_as_one_has(open_pair: Callable[[], list[CompilePool]]) -> None:
+    there: list[tuple[float, object]] = []
+    for pool in open_pair():
+        pool.submit(default_of(pool)).add_done_callback(lambda done: there.append((time.monotonic(), done.result())))
+    wait_until(lambda: len(there) == 2)
+
+    (first_there, first), (second_there, second) = there
+    assert isinstance(first, Artifact)
+    assert isinstance(second, Artifact)
+    assert second.path != first.path
+    assert second_there - second.compile_seconds > first_there - 0.1  # it was begun once the other was there
+
+
+def test_a_space_that_is_closed_leaves_the_compilers_to_the_other(
+    open_pair: Callable[[], list[CompilePool]], children: Callable[[], set[int]]
+) -> None:
+    lender, borrower = open_pair()
+    wanted, unwanted = lender.submit(default_of(lender)), borrower.submit(default_of(borrower))
+    borrower.close()
+
+    assert unwanted.cancelled()
+    assert isinstance(wanted.result(), Artifact)
+    assert isinstance(lender.submit(default_of(lender)).result(), Artifact)
+    assert children()
+    lender.close()
+    assert not children()
+
+
+def test_a_template_of_ones_own_has_compilers_of_its_own(
+    plain_gemm: ModuleType, open_pair: Callable[[], list[CompilePool]], store: ArtifactStore
+) -> None:
+    lender = open_pair()[0]
+    with CompilePool(plain_gemm.TEMPLATE, "bf16", "host", store, TWO, beside=lender) as own:
+        built = [own.submit(plain()), lender.submit(default_of(lender))]
+        assert all(isinstance(each.result(), Artifact) for each in built)
