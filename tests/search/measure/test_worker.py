@@ -29,7 +29,7 @@ from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.worker import Job, ShortageError, Worker
+from tilescout.search.measure.worker import _KEPT, Job, ShortageError, Worker
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -255,12 +255,12 @@ def test_the_operands_of_a_problem_go_when_some_others_are_set_up(
     try:
         first, second = (set_up(problem) for problem in ("64x64x64", "72x64x64"))
         assert set_up("64x64x64")() is first()  # now the second is the one that was not asked for longest
-        for problem in ("80x64x64", "88x64x64", "96x64x64"):
-            set_up(problem)
+        for other in range(_KEPT - 1):
+            set_up(f"{80 + 8 * other}x64x64")
         assert first() is not None
         assert second() is None
         monkeypatch.setattr(type(worker.machine), "used", 0.6)
-        set_up("104x64x64")
+        set_up("256x64x64")
         assert first() is None
     finally:
         gc.enable()
