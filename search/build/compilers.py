@@ -177,10 +177,8 @@ class CompilePool(Closing):
         return result
 
     def _can_borrow(self, lender: "CompilePool") -> bool:
-        if not (comes_with_package(self.template) and comes_with_package(lender.template)):
-            return False
-        theirs = lender.template.warmed_like, lender.arch, lender.store.root
-        return (self.template.warmed_like, self.arch, self.store.root) == theirs
+        ours, theirs = (_common_source(pool.template, pool.arch) for pool in (self, lender))
+        return ours is not None and ours == theirs and self.store.root == lender.store.root
 
     def _started(self) -> ForkPool:
         if self._lender is not None:
@@ -237,9 +235,20 @@ class CompilePool(Closing):
 
 def standby_of(template: KernelTemplate, arch: str) -> Standby | None:
     """Return the process that compilers of a template are forked from; None where none can stand by for it."""
-    if template.loader or not (can_stand_by() and comes_with_package(template)):
+    ready_for = _common_source(template, arch)
+    if ready_for is None or not can_stand_by():
         return None
-    return Standby(f"{__name__}:{ready_to_compile.__name__}", (template.warmed_like, arch))
+    return Standby(f"{__name__}:{ready_to_compile.__name__}", ready_for)
+
+
+def _common_source(template: KernelTemplate, arch: str) -> tuple[str, str] | None:
+    """The template and the target that a process is ready for which compilers of several templates can be forked from.
+
+    Templates for which it is the same can have compilers of one process. None if a template's is ready for it alone.
+    """
+    if template.loader or not comes_with_package(template):
+        return None
+    return template.warmed_like, arch
 
 
 _NICENESS = 10  # the measuring process must not wait for a core: times while the GPU waits for the host don't count
@@ -249,8 +258,6 @@ def _warm_up(template: KernelTemplate, arch: str) -> None:
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
     template.warm_up()
-    if template.complement:
-        find_template(template.complement)  # its compilers are forked from here, too
 
 
 def ready_to_compile(name: str, arch: str) -> Do:
@@ -258,7 +265,10 @@ def ready_to_compile(name: str, arch: str) -> Do:
 
     They are those that are `KernelTemplate.warmed_like` the one that is named.
     """
-    _warm_up(find_template(name), arch)
+    warmed = find_template(name)
+    _warm_up(warmed, arch)
+    if warmed.complement:
+        find_template(warmed.complement)  # else each compiler of it would import it, which takes 11 ms (two cores)
 
     def compile_what_is_asked(asked: Connection, request: Mapping[str, Any]) -> None:
         template = find_template(request["template"])
