@@ -95,6 +95,7 @@ class Evaluator(Closing):
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
         self._closed = False
         self._beside: dict[int, Task] = {}
+        self._raced: dict[int, Artifact] = {}  # a race of many short heats would look each up every time
         self._like, self._asking = like, threading.Lock()
         self._candidate: Candidate | None = None
 
@@ -325,7 +326,7 @@ class Evaluator(Closing):
         beside = {
             number: replace(task, problem=problem, library_us=library_us) for number, task in self._beside.items()
         }
-        track = Racetrack(self.engine, gpu, problem, library_us, self.space, beside)
+        track = Racetrack(self.engine, gpu, problem, library_us, self.space, beside, self._raced)
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ class Racetrack:
         The configurations; those that race are named by their numbers in this sequence.
     beside
         What else may race, by numbers that no configuration has.
+    artifacts
+        What is compiled already, by number; what is compiled for a race is added.
     """
 
     def __init__(
@@ -43,10 +45,11 @@ class Racetrack:
         library_us: float,
         configurations: Sequence[Configuration] | SearchSpace,
         beside: Mapping[int, Task] = NOTHING,
+        artifacts: dict[int, Artifact] | None = None,
     ) -> None:
         self._engine, self._gpu, self._problem, self._library_us = engine, gpu, problem, library_us
         self._configurations, self._beside = configurations, beside
-        self._artifacts: dict[int, Artifact] = {}
+        self._artifacts = {} if artifacts is None else artifacts
 
     def measure(self, racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations once more, in interleaved rounds: a `tilescout.search.measure.race.Measure`.

@@ -101,6 +101,7 @@ class Bench:
         beside_us = self._single_us(None) if self._sandwiched else 0.0
         self.launches = self._block_launches(first + beside_us)
         self._turns = itertools.count()  # of blocks, whoever's: each reads the inputs behind those of the last one
+        self._racers: dict[int, tuple[Launch, Block]] = {}  # of the last heat, by the launches' identities
         self.clocks: Clocks | None = None
         if self._sandwiched:
             beside_us = self._block_us(None)
@@ -351,10 +352,7 @@ class Bench:
         """
         generator = np.random.default_rng(seed)
         self._stir()
-        blocks = [self.make_block(launch) for launch in launches]
-        graphs = self.launches > 1 or self._sandwiched
-        parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
-        self.machine.times_us(blocks * parts, lost=1.0)  # the first replay of a graph uploads it
+        blocks = self._blocks_of(launches)
         order = np.concatenate([generator.permutation(len(blocks)) for _ in range(rounds * pairs)])
         kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
         ratios = np.empty((rounds, len(blocks)))
@@ -363,6 +361,23 @@ class Bench:
             logs = np.log(self._estimate(kernel_us[mine], beside_us[mine]).values)
             ratios[:, kernel] = np.exp(np.clip(logs, *usual_range(logs)).reshape(rounds, pairs).mean(axis=1))
         return ratios
+
+    def _blocks_of(self, racing: Sequence[Launch]) -> list[Block]:
+        """The blocks of kernels that race, kept from one heat to the next: those of short kernels are many launches.
+
+        To make them anew for each heat takes longer than to run them.
+        """
+        kept = {
+            name: self._racers.get(name) or (launch, self.make_block(launch))
+            for name, launch in {id(launch): launch for launch in racing}.items()
+        }
+        new = [block for name, (_, block) in kept.items() if name not in self._racers]
+        if new:
+            graphs = self.launches > 1 or self._sandwiched
+            parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
+            self.machine.times_us(new * parts, lost=1.0)  # the first replay of a graph uploads it
+        self._racers = kept
+        return [kept[id(launch)][1] for launch in racing]
 
 
 def sandwich(
