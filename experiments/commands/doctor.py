@@ -19,7 +19,7 @@ from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.making import find_linker
-from tilescout.search.build.standby import IDLE_SECONDS, running
+from tilescout.search.build.standby import running
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.search.samplers import find_sampler, other_samplers
 from tilescout.search.studies.folders import artifacts, studies
@@ -181,7 +181,7 @@ def _spaces() -> Iterator[Finding]:
 def _standing_by() -> Iterator[Finding]:
     """The processes that outlived a command, so that the next need not import what they have."""
     for each in running():
-        detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {IDLE_SECONDS / 60:g} minutes after its last use"
+        detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {each.seconds / 60:g} min after its last use"
         yield Finding(f"standing by to {each.what}", "ok", detail)
 
 

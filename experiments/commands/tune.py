@@ -34,6 +34,7 @@ from tilescout.experiments.compare.rankings import RANKINGS, ranked
 from tilescout.search import tuning
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
+from tilescout.search.build.early import hold_for_next
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.samplers import SAMPLERS
 from tilescout.spaces.peers import peer_names
@@ -152,8 +153,10 @@ def _tune_one(asked: TuneRequest) -> "StudyResult":
     def show(found: "StudyResult") -> None:
         from tilescout.experiments.commands.printing import print_result
 
-        printed.append(found.info.space)
         print_result(found, asked.console)
+        if not printed:  # MLflow takes seconds, and the GPU is not needed any more
+            hold_for_next()
+        printed.append(found.info.space)
 
     try:
         result = run_tune(

@@ -15,6 +15,7 @@ from tilescout.experiments.commands.outputs import write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import check_settings, chosen_sampler, warn_of_replay
+from tilescout.search.build.early import hold_for_next
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import check_device, get_ready, make_engine, replays
 from tilescout.search.samplers import check_sampler, make_sampler
@@ -219,6 +220,7 @@ class _Display:
         self._bars.update(self._task, description=why_ended(results, self._budget))
         self._bars.stop()
         self._show(results)
+        hold_for_next()  # MLflow takes seconds, and the GPU is not needed any more
 
 
 class _Tracking:

@@ -7,9 +7,10 @@ that a command does is to ask for a session on the GPU that it is likely to want
 import tempfile
 import threading
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
-from tilescout.search.build.standby import MEASURING, Session, StandbyError, open_session
+from tilescout.search.build.spare import hold_spare, measuring_session
+from tilescout.search.build.standby import Session, StandbyError, place_here
 from tilescout.spaces.processes import own_folders
 
 
@@ -20,13 +21,15 @@ class Early(threading.Thread):
     ----------
     device
         As torch calls it.
+    place
+        The circumstances in which it is asked for.
     session, log
         The session and the file of what it prints; None where there is none, of which whoever measures tells.
     """
 
     def __init__(self, device: str) -> None:
         super().__init__(name="early")
-        self.device, self._folders = device, own_folders()
+        self.device, self.place, self._folders = device, place_here(), own_folders()
         self.session: Session | None = None
         self.log: IO[bytes] | None = None
 
@@ -34,7 +37,7 @@ class Early(threading.Thread):
         """Ask for it."""
         with suppress(OSError, StandbyError):
             self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the session
-            self.session = open_session(MEASURING, {"device": self.device, "at_once": True}, self.log.fileno())
+            self.session = measuring_session(self.device, self.log.fileno(), True, self.place)
 
     def given(self) -> tuple[Session, IO[bytes]] | None:
         """The session and its log, once it is there; None, and it ends, if it would not find the modules of today."""
@@ -50,12 +53,20 @@ class Early(threading.Thread):
 
 
 _begun: dict[str, Early] = {}  # by device
+_places: dict[str, dict[str, Any]] = {}  # in which they were asked for
 
 
 def begin(device: str) -> None:
     """Ask for a measuring process on a device, and for its GPU's context at once. Nothing is waited for."""
-    _begun[device] = Early(device)
-    _begun[device].start()
+    _begun[device] = early = Early(device)
+    _places[device] = early.place
+    early.start()
+
+
+def hold_for_next() -> None:
+    """Have measuring processes get the devices that were asked for, for the next command in the same circumstances."""
+    while _places:
+        hold_spare(*_places.popitem())
 
 
 def taken(device: str) -> tuple[Session, IO[bytes]] | None:

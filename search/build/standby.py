@@ -38,6 +38,12 @@ IDLE_SECONDS = 300.0
 REQUEST_BYTES = 1 << 22
 """Bytes of a request for a session at most: its environment has 2 MiB at most where Linux has its default limits."""
 
+SPARE_SECONDS = 60.0
+"""Seconds for which a session is held that nobody asks for; see `tilescout.search.build.spare`."""
+
+SPARE = "-spare"
+"""What the name of its socket ends with."""
+
 QUEUED = 64
 """Connections that wait while it gets ready."""
 
@@ -167,7 +173,9 @@ def wake(standby: Standby) -> None:
         _connected(standby).close()
 
 
-def open_session(standby: Standby, request: Mapping[str, Any], output: int | None = None) -> Session:
+def open_session(
+    standby: Standby, request: Mapping[str, Any], output: int | None = None, place: Mapping[str, Any] | None = None
+) -> Session:
     """Ask for a session, and start what stands by if it does not yet. Nothing is waited for.
 
     Parameters
@@ -178,6 +186,8 @@ def open_session(standby: Standby, request: Mapping[str, Any], output: int | Non
         A JSON object for it.
     output
         File descriptor that it writes what it prints to; by default nobody reads that.
+    place
+        The circumstances that it takes over, as `place_here` told them before; by default those of now.
 
     Raises
     ------
@@ -187,7 +197,7 @@ def open_session(standby: Standby, request: Mapping[str, Any], output: int | Non
     try:
         with open(os.devnull, "r+b") as nothing:
             printed = nothing.fileno() if output is None else output
-            return _asked(_connected(standby), request, (nothing.fileno(), printed, printed))
+            return ask(_connected(standby), request, (nothing.fileno(), printed, printed), place)
     except OSError as error:
         raise StandbyError(f"no process can stand by for {standby.entry}: {error.strerror or error}") from error
 
@@ -203,20 +213,25 @@ def open_ready(standby: Standby, request: Mapping[str, Any], streams: tuple[int,
         File descriptors of its standard input, output and error.
     """
     try:
-        place = _place_of(standby)
-        control = _connection(place)
+        place = place_of(standby)
+        control = connection_to(place)
         if str(place) in _command(peer_of(control)[0]):
-            return _asked(control, request, streams)
+            return ask(control, request, streams)
         control.close()
     except (OSError, StandbyError):
         pass
     return None
 
 
-def _asked(control: socket.socket, request: Mapping[str, Any], streams: tuple[int, int, int]) -> Session:
-    """Ask for a session over a connection to what stands by."""
+def ask(
+    control: socket.socket,
+    request: Mapping[str, Any],
+    streams: tuple[int, int, int],
+    place: Mapping[str, Any] | None = None,
+) -> Session:
+    """Ask for a session over a connection to what stands by, which is closed if that fails."""
     try:
-        message = json.dumps({"place": _place_here(), "request": dict(request)}).encode()
+        message = json.dumps({"place": dict(place or place_here()), "request": dict(request)}).encode()
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(control, [b"s"], [theirs.fileno(), *streams])
@@ -241,11 +256,14 @@ class Running:
         What it is ready to do, and for what: ``measure``, ``compile gemm_sm90 sm_90a``.
     bytes
         Memory that it has to itself, its share of what it shares included.
+    seconds
+        It ends so long after its last use.
     """
 
     pid: int
     what: str
     bytes: int
+    seconds: float = IDLE_SECONDS
 
 
 def running(folder: Path | None = None) -> list[Running]:
@@ -259,16 +277,22 @@ def running(folder: Path | None = None) -> list[Running]:
         with suppress(OSError, ValueError, StopIteration), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             asked.connect(str(place))
             pid, _ = peer_of(asked)
+            spare = place.stem.endswith(SPARE)
+            if spare:  # the one that listens has a child, and the arguments of its parent
+                [pid] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
             command = _command(pid)
             memory = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
             kibibytes = next(int(line.split()[1]) for line in memory if line.startswith("Pss:"))
+            if spare:
+                found.append(Running(pid, "measure on the GPU that it has", kibibytes << 10, SPARE_SECONDS))
+                continue
             entry, *arguments = command[command.index(str(place)) + 2 :]
             what = entry.rpartition(":")[2].removeprefix("ready_to_")
             found.append(Running(pid, " ".join([what, *arguments]), kibibytes << 10))
     return found
 
 
-def _place_here() -> dict[str, Any]:
+def place_here() -> dict[str, Any]:
     """The circumstances of this process, which a session takes over."""
     status = Path("/proc/self/status").read_text().splitlines()  # `os.umask` tells it by changing it, for all threads
     return {
@@ -288,26 +312,26 @@ def _received(control: socket.socket, size: int) -> bytes:
         return b""
 
 
-def _place_of(standby: Standby) -> Path:
+def place_of(standby: Standby) -> Path:
     """The socket of the process that stands by; raises as `_folder` does."""
     return _folder() / f"{_state(standby)}.socket"
 
 
 def _connected(standby: Standby) -> socket.socket:
     """A connection to the process that stands by, started if there is none."""
-    place = _place_of(standby)
+    place = place_of(standby)
     try:
-        return _connection(place)
+        return connection_to(place)
     except (FileNotFoundError, ConnectionRefusedError):
         with alone(place.parent):
             try:
-                return _connection(place)  # another process may have been faster
+                return connection_to(place)  # another process may have been faster
             except (FileNotFoundError, ConnectionRefusedError):
                 _start(standby, place)
-                return _connection(place)
+                return connection_to(place)
 
 
-def _connection(place: Path) -> socket.socket:
+def connection_to(place: Path) -> socket.socket:
     """A connection to the socket in a place.
 
     Raises
@@ -339,7 +363,7 @@ def _start(standby: Standby, place: Path) -> None:
     """Have a process stand by. Its socket takes connections at once, and it answers once it is ready."""
     leave(place)
     for other in place.parent.glob("*.socket"):
-        if not _answers(other):  # it was killed
+        if not answers(other):  # it was killed
             leave(other)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, open(place.with_suffix(".log"), "xb") as log:
         listener.bind(str(place))
@@ -349,7 +373,7 @@ def _start(standby: Standby, place: Path) -> None:
             module_command(_SERVER, *arguments, standby.entry, *standby.arguments),
             pass_fds=[listener.fileno()],
             # It outlives who starts it, so it gets no password or token that happens to be in its environment.
-            env=_read(safe_environment()),
+            env=read_by_imports(safe_environment()),
             cwd="/",
             stdin=DEVNULL,
             stdout=log,
@@ -376,7 +400,8 @@ def leave(place: Path) -> None:
         place.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _answers(place: Path) -> bool:
+def answers(place: Path) -> bool:
+    """Whether somebody listens in a place."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
         asked.setblocking(False)
         return asked.connect_ex(str(place)) != errno.ECONNREFUSED
@@ -411,7 +436,8 @@ def _folder() -> Path:
 def _state(standby: Standby) -> str:
     """A name for all that a session inherits: where any of it differs, another process stands by."""
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
-    state: list[object] = [standby.entry, standby.arguments, sys.executable, sorted(_read(os.environ).items()), limits]
+    environment = sorted(read_by_imports(os.environ).items())
+    state: list[object] = [standby.entry, standby.arguments, sys.executable, environment, limits]
     state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text()]
     state += sorted(_sources(standby.packages))
     state += [_namespace(kind) for kind in ("mnt", "pid", "net", "user")]
@@ -419,7 +445,7 @@ def _state(standby: Standby) -> str:
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
 
 
-def _read(environment: Mapping[str, str]) -> dict[str, str]:
+def read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that imports read."""
     read = (name for name in environment if name in _READ or name.startswith(_READ_ALL))
     return {name: environment[name] for name in read if name not in _PER_SESSION}

@@ -13,11 +13,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from tilescout.search.build.standby import (
     ENDED,
@@ -245,24 +246,35 @@ def _started(
 def _begin(control: socket.socket, telling: int, do: Do) -> None:
     """Be in the place of the one who asks, and do what was requested."""
     control.settimeout(_ASKED_SECONDS)
-    asked, given, _, _ = socket.recv_fds(control, 1, 4)
-    if not asked:
+    if (asked := received(control)) is None:
         return  # it was only looked at
     os.write(telling, _PID.pack(os.getpid()))
     os.close(telling)
-    control.setblocking(True)
-    asking = Connection(os.dup(control.fileno()))
-    try:
-        message = json.loads(asking.recv_bytes(REQUEST_BYTES))
-    except EOFError:  # who asked is gone
-        return
-    asking.close()
     control.close()  # the one that stands by tells how this ends
+    given, message = asked
+    connection = take_place(given, message["place"])
+    do(connection, {**message["request"], "host": message["place"]["pid"]})
+
+
+def received(control: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
+    """What is asked for over a connection: file descriptors, and the message; None if nothing is."""
+    asked, given, _, _ = socket.recv_fds(control, 1, 4)
+    if not asked:
+        return None
+    control.setblocking(True)
+    with Connection(os.dup(control.fileno())) as asking:
+        try:
+            return given, json.loads(asking.recv_bytes(REQUEST_BYTES))
+        except EOFError:  # who asked is gone
+            return None
+
+
+def take_place(given: Sequence[int], place: Mapping[str, Any]) -> Connection:
+    """Be in the place of the one who asks, and have their streams; the connection to them."""
     connection = Connection(given[0])
     for number, stream in enumerate(given[1:]):
         os.dup2(stream, number)
         os.close(stream)
-    place = message["place"]
     os.environ.clear()
     os.environ.update(place["environment"])
     os.chdir(place["folder"])
@@ -270,7 +282,7 @@ def _begin(control: socket.socket, telling: int, do: Do) -> None:
     os.umask(place["umask"])
     for folder in place["folders"]:
         find_modules_in(folder)
-    do(connection, {**message["request"], "host": place["pid"]})
+    return connection
 
 
 def main(arguments: list[str]) -> None:

@@ -71,6 +71,14 @@ class ClockSampler:
         except nvml.NVMLError:
             return None
 
+    def is_shared(self) -> bool:
+        """Whether several processes may use the GPU at a time; False if NVML does not answer."""
+        try:
+            mode = self._nvml.nvmlDeviceGetComputeMode(self._handle)
+        except self._nvml.NVMLError:
+            return False
+        return bool(mode == self._nvml.NVML_COMPUTEMODE_DEFAULT)
+
     def other_processes(self, host: int) -> int:
         """How many processes compute on the GPU but this one and its host, which waits; 0 if NVML does not answer."""
         try:

@@ -112,6 +112,11 @@ class Machine(ABC):
     def used(self) -> float:
         """The share of its memory that is in use, by whatever process."""
 
+    @property
+    @abstractmethod
+    def is_shared(self) -> bool:
+        """Whether it is known that several processes may use the device at a time."""
+
     @abstractmethod
     def release(self) -> None:
         """Give memory that is no longer used back to the device."""
@@ -253,6 +258,10 @@ class CudaMachine(Machine):
         free, total = torch.cuda.mem_get_info(self.device)
         return 1 - free / total
 
+    @property
+    def is_shared(self) -> bool:
+        return self._sampler is not None and self._sampler.is_shared()
+
     def release(self) -> None:
         import torch
 
@@ -372,6 +381,10 @@ class HostMachine(Machine):
     @property
     def used(self) -> float:
         return 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        return True
 
     def release(self) -> None:
         pass

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build import early
-from tilescout.search.build.standby import MEASURING, Session, StandbyError, can_stand_by, open_session
+from tilescout.search.build.spare import measuring_session
+from tilescout.search.build.standby import Session, StandbyError, can_stand_by
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
@@ -71,7 +72,7 @@ class _Child:
     def _start(self, device: str, standby: bool) -> None:
         if standby:
             try:
-                self.process = open_session(MEASURING, {"device": device}, self.log.fileno())
+                self.process = measuring_session(device, self.log.fileno())
             except StandbyError as error:
                 _LOG.warning("%s: starting a measuring process anew", error)
             else:

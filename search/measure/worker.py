@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
+from tilescout.search.build.spare import hold
 from tilescout.search.build.standby import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer
@@ -86,6 +88,8 @@ class ShortageError(Exception):
     """Room, memory or numbers of files ran out before a kernel ran, which says nothing of the kernel."""
 
 
+_MOST_USED = 0.5  # of a device's memory, for problems that stay set up, and for a session that is held
+
 _KEPT = 6
 """Problems that stay set up: searches of five share a GPU (`tilescout.search.tuning.suite.SEATS`), the next one's is
 set up ahead, and that takes up to a second."""
@@ -123,7 +127,7 @@ class Worker:
         bench = self._benches.pop(asked, None)
         while bench is None:
             # The operands of the oldest go before new ones are made.
-            while self._benches and (len(self._benches) >= _KEPT or self.machine.used > 0.5):
+            while self._benches and (len(self._benches) >= _KEPT or self.machine.used > _MOST_USED):
                 del self._benches[next(iter(self._benches))]
                 self.machine.release()
             found = load_workload(workload)
@@ -347,14 +351,31 @@ def _serve_session(connection: Connection, request: Mapping[str, Any]) -> None:
     if torch.cuda._is_in_bad_fork():
         sys.stderr.write("the process that stands by has used the CUDA driver\n")
         return  # who asked then starts a process that has not
-    serve(connection, request["device"], request["host"], request.get("at_once", False))
+    device = request["device"]
+    if "socket" in request:  # a session is to be held there
+        hold(Path(request["socket"]), request["circumstances"], partial(_with_device, device))
+    else:
+        serve(connection, device, request["host"], request["at_once"])
 
 
-def serve(connection: Connection, device: str, host: int, at_once: bool = False) -> None:
+def _with_device(device: str) -> Do | None:
+    """Get a device, and return what a session does that has it; None where it would be in the way of others."""
+    worker = Worker(device)
+    if not worker.machine.is_shared or worker.machine.used > _MOST_USED:
+        return None
+    worker.warm_up()
+
+    def serve_session(connection: Connection, request: Mapping[str, Any]) -> None:
+        serve(connection, device, request["host"], ready=worker)
+
+    return serve_session
+
+
+def serve(connection: Connection, device: str, host: int, at_once: bool = False, ready: Worker | None = None) -> None:
     """Answer the host, the process of this number, until it hangs up; leave when the device is lost.
 
     The device is left alone until the host says that it is wanted, unless it is wanted at once. Then it is warmed up
-    while the host is busy, too.
+    while the host is busy, too. One that is ready has it, and is warmed up.
     """
     threading.Thread(target=leave_with_host, args=(connection,), daemon=True).start()
 
@@ -363,10 +384,10 @@ def serve(connection: Connection, device: str, host: int, at_once: bool = False)
 
     try:
         import_ahead()
-        if not at_once:
+        if not (at_once or ready):
             send({"kind": "imported"})
             connection.recv_bytes()
-        worker = Worker(device)
+        worker = ready or Worker(device)
     except EOFError:  # never needed
         return
     except Exception as error:  # no such device, no driver, a missing library: the host reports it

@@ -9,6 +9,7 @@ import pytest
 
 from tilescout.experiments.commands import early
 from tilescout.experiments.commands.cli import cli
+from tilescout.spaces.suite import Entry, write_suite
 
 
 @pytest.fixture
@@ -66,3 +67,22 @@ algebra()
 assert _state(MEASURING) == early
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("of", [["--problem", "4096x4096x4096:bf16"], ["--suite", "two.toml"]])
+def test_a_session_is_held_for_the_next_tuning_once_the_answer_is_printed(
+    of: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from tilescout.experiments.commands import tune, tune_suite
+
+    printed: list[str] = []
+    for module in (tune, tune_suite):
+        monkeypatch.setattr(module, "hold_for_next", lambda: printed.append(capsys.readouterr().out))
+    monkeypatch.chdir(tmp_path)
+    problems = [Entry(f"{size}x{size}x{size}:bf16", "a square") for size in (2048, 4096)]
+    Path("two.toml").write_text(write_suite("two", "nowhere", problems))
+    asked = ["tune", "gemm_sm90", *of, "--device", "replay", "--trials", "4", "--sampler", "random", "--no-standby"]
+    cli.main(asked, standalone_mode=False)
+    [answer] = printed
+    assert "4096x4096x4096:bf16" in answer.replace("\n", "")
+    assert "default" in answer

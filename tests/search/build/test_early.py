@@ -22,6 +22,7 @@ def own_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("standing")))
         yield
+        early._places.clear()
         for each in running():
             os.kill(each.pid, signal.SIGTERM)
 

@@ -352,7 +352,7 @@ stand_by(listener, Path({str(address)!r}), lambda *_: None, idle=1)
         try:
             deadline = time.monotonic() + 60
             while standing.poll() is None and time.monotonic() < deadline:
-                looks += address.exists() and standby._answers(address)
+                looks += address.exists() and standby.answers(address)
                 time.sleep(0.02)
             ended = standing.poll()
         finally:

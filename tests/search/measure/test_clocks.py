@@ -2,11 +2,12 @@
 
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from tilescout.search.engines.jobs import provenance_of
+from tilescout.search.measure import worker
 from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
 from tilescout.search.measure.machine import HostMachine
 from tilescout.search.measure.protocol import Objective
@@ -53,6 +54,29 @@ def test_where_nvml_can_not_be_read_the_line_about_the_measurements_says_so(
     made = provenance_of(product, gpus, {"nvml": nvml} if nvml else {}, objective, where)
 
     assert (made.kind, made.description, made.objective) == ("live", line, objective)
+
+
+@pytest.mark.parametrize(("mode", "shared"), [(0, True), (2, False), (3, False), (None, False)])
+def test_a_gpu_is_shared_unless_it_is_for_one_process_or_nothing_tells(mode: int | None, shared: bool) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def compute_mode(handle: object) -> int:
+        if mode is None:
+            raise NVMLError
+        return mode
+
+    nvml = SimpleNamespace(NVMLError=NVMLError, NVML_COMPUTEMODE_DEFAULT=0, nvmlDeviceGetComputeMode=compute_mode)
+    assert ClockSampler(nvml, None, "", "").is_shared() == shared
+
+
+def test_a_session_is_held_only_where_it_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert worker._with_device("cpu") is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(HostMachine, "used", 0.6)
+        assert worker._with_device("cpu") is None
+    monkeypatch.setattr(HostMachine, "is_shared", False)
+    assert worker._with_device("cpu") is None
 
 
 def test_the_host_has_neither_clocks_nor_other_users() -> None:

@@ -54,7 +54,7 @@ def standing() -> Iterator[None]:
 
 def _kill() -> None:
     """Kill what stands by, once it has started: one that is about to die still takes connections."""
-    while any(map(standby._answers, standby._folder().glob("*.socket"))):
+    while any(map(standby.answers, standby._folder().glob("*.socket"))):
         for each in running():
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
