@@ -143,6 +143,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     from tilescout.search import api
     from tilescout.search.build.compilers import CompileOptions
     from tilescout.search.build.cores import available_cores
+    from tilescout.search.build.early import hold_for_next
     from tilescout.search.engines.engine import LiveOptions
     from tilescout.search.engines.selection import make_engine
     from tilescout.search.studies.folders import artifacts
@@ -165,6 +166,8 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
 
     def note(result: "TuneResult") -> None:
         times.raced = now()
+        if not results:
+            hold_for_next()
         results.append(result)
 
     vars(api)["make_engine"] = make_watched

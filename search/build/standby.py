@@ -436,7 +436,7 @@ def _folder() -> Path:
 def _state(standby: Standby) -> str:
     """A name for all that a session inherits: where any of it differs, another process stands by."""
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
-    environment = sorted(read_by_imports(os.environ).items())
+    environment = sorted(read_by_imports(safe_environment()).items())  # of a session, too, which has that already
     state: list[object] = [standby.entry, standby.arguments, sys.executable, environment, limits]
     state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text()]
     state += sorted(_sources(standby.packages))

@@ -125,7 +125,7 @@ class ProtocolOptions:
         Standard deviation between measurements, relative, that the pairs within one measurement do not show.
     heating_us
         The library runs for at least this long before its steady time is taken, and until two stretches of this length
-        agree within 0.5 %, or ten have passed.
+        agree within 0.5 %, or five have passed.
     cold_bytes, cold_l2
         Inputs are rotated over at least this many bytes, and this many times the L2: with twice the L2 a skinny
         problem's times still depended on what of the last launch was left in it.

@@ -44,6 +44,7 @@ def ready(*arguments: str) -> Callable[[Connection, Mapping[str, Any]], None]:
             "standing": os.getppid(),
             "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "cores": sorted(os.sched_getaffinity(0)),
+            "state": standby._state(ENTRY),
         }
         connection.send_bytes(json.dumps(known).encode())
         asked = connection.recv_bytes().decode()
@@ -102,6 +103,13 @@ def test_what_was_woken_is_what_the_first_session_is_forked_from(place: Path) ->
     assert len(list(place.glob("*.socket"))) == 1
     standing = told(open_session(ENTRY, {}))["standing"]
     assert [each.pid for each in running()] == [standing]
+
+
+def test_a_session_is_served_by_the_processes_that_its_caller_is_served_by(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # which every session has
+    assert told(open_session(ENTRY, {}))["state"] == standby._state(ENTRY)
 
 
 def test_whoever_has_many_files_open_can_ask_whether_a_session_runs() -> None:
