@@ -49,7 +49,7 @@ _OF_A_COMMAND = {"_", "OLDPWD", "PWD", "SHLVL"}
 """Variables that change from one command to the next, and that no session reads."""
 
 _OF_A_GPU = ("CUBLAS", "CUDA_VISIBLE_DEVICES", "CUDNN")
-"""What the variables begin with that a process reads as it gets a GPU, beside those that imports read."""
+"""Beginnings of the variables that a process reads as it gets a GPU, beside those that imports read."""
 
 
 def measuring_session(
@@ -176,7 +176,7 @@ class _Spare:
         self._process = os.pidfd_open(self._pid)
 
     def _be_held(self, passed: socket.socket, prepare: Callable[[], Do | None]) -> None:
-        """What the session's process does."""
+        """Do what the session's process does."""
         from tilescout.search.build.standing import received, take_place
 
         self._listener.close()

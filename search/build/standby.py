@@ -42,7 +42,7 @@ SPARE_SECONDS = 60.0
 """Seconds for which a session is held that nobody asks for; see `tilescout.search.build.spare`."""
 
 SPARE = "-spare"
-"""What the name of its socket ends with."""
+"""The end of the name of its socket."""
 
 QUEUED = 64
 """Connections that wait while it gets ready."""

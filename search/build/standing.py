@@ -257,7 +257,7 @@ def _begin(control: socket.socket, telling: int, do: Do) -> None:
 
 
 def received(control: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
-    """What is asked for over a connection: file descriptors, and the message; None if nothing is."""
+    """The file descriptors and the message that come over a connection; None if nothing is asked for."""
     asked, given, _, _ = socket.recv_fds(control, 1, 4)
     if not asked:
         return None

@@ -77,7 +77,7 @@ def here() -> dict[str, Any]:
 
 
 def mine() -> str:
-    """What the session is made ready for."""
+    """The circumstances that the session is made ready for."""
     return spare.circumstances(REQUEST["device"], here())
 
 
