@@ -181,7 +181,8 @@ def _spaces() -> Iterator[Finding]:
 def _standing_by() -> Iterator[Finding]:
     """The processes that outlived a command, so that the next need not import what they have."""
     for each in running():
-        detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {each.seconds / 60:g} min after its last use"
+        minutes = number_of(round(each.seconds / 60), "minute")
+        detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {minutes} after its last use"
         yield Finding(f"standing by to {each.what}", "ok", detail)
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -73,10 +74,9 @@ assert _state(MEASURING) == early
 def test_a_session_is_held_for_the_next_tuning_once_the_answer_is_printed(
     of: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    from tilescout.experiments.commands import tune, tune_suite
-
     printed: list[str] = []
-    for module in (tune, tune_suite):
+    for name in ("tune", "tune_suite"):
+        module = import_module(f"tilescout.experiments.commands.{name}")
         monkeypatch.setattr(module, "hold_for_next", lambda: printed.append(capsys.readouterr().out))
     monkeypatch.chdir(tmp_path)
     problems = [Entry(f"{size}x{size}x{size}:bf16", "a square") for size in (2048, 4096)]
