@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
-from tilescout.search.build.spare import hold_spare, measuring_session
+from tilescout.search.build.holding import hold_session, measuring_session
 from tilescout.search.build.standby import Session, StandbyError, place_here
 from tilescout.spaces.processes import own_folders
 
@@ -66,7 +66,7 @@ def begin(device: str) -> None:
 def hold_for_next() -> None:
     """Have measuring processes get the devices that were asked for, for the next command in the same circumstances."""
     while _places:
-        hold_spare(*_places.popitem())
+        hold_session(*_places.popitem())
 
 
 def taken(device: str) -> tuple[Session, IO[bytes]] | None:

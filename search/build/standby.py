@@ -38,10 +38,10 @@ IDLE_SECONDS = 300.0
 REQUEST_BYTES = 1 << 22
 """Bytes of a request for a session at most: its environment has 2 MiB at most where Linux has its default limits."""
 
-SPARE_SECONDS = 60.0
-"""Seconds for which a session is held that nobody asks for; see `tilescout.search.build.spare`."""
+HELD_SECONDS = 60.0
+"""Seconds for which a session is held that nobody asks for; see `tilescout.search.build.holding`."""
 
-SPARE = "-spare"
+HELD = "-held"
 """The end of the name of its socket."""
 
 QUEUED = 64
@@ -277,14 +277,14 @@ def running(folder: Path | None = None) -> list[Running]:
         with suppress(OSError, ValueError, StopIteration), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             asked.connect(str(place))
             pid, _ = peer_of(asked)
-            spare = place.stem.endswith(SPARE)
-            if spare:  # the one that listens has a child, and the arguments of its parent
+            is_held = place.stem.endswith(HELD)
+            if is_held:  # the one that listens has a child, and the arguments of its parent
                 [pid] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
             command = _command(pid)
             memory = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
             kibibytes = next(int(line.split()[1]) for line in memory if line.startswith("Pss:"))
-            if spare:
-                found.append(Running(pid, "measure on the GPU that it has", kibibytes << 10, SPARE_SECONDS))
+            if is_held:
+                found.append(Running(pid, "measure on the GPU that it has", kibibytes << 10, HELD_SECONDS))
                 continue
             entry, *arguments = command[command.index(str(place)) + 2 :]
             what = entry.rpartition(":")[2].removeprefix("ready_to_")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build import early
-from tilescout.search.build.spare import measuring_session
+from tilescout.search.build.holding import measuring_session
 from tilescout.search.build.standby import Session, StandbyError, can_stand_by
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions

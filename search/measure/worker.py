@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilescout.search.build.holding import hold
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
-from tilescout.search.build.spare import hold
 from tilescout.search.build.standby import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.glance import Glancer

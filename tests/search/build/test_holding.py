@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tilescout.search.build import early, spare, standby
-from tilescout.search.build.spare import hold, hold_spare, measuring_session
+from tilescout.search.build import early, holding, standby
+from tilescout.search.build.holding import hold, hold_session, measuring_session
 from tilescout.search.build.standby import Session, connection_to, place_here, running
 from tilescout.search.build.standing import fork_group
 from tilescout.search.measure.process import MeasuringProcess
@@ -43,7 +43,7 @@ def parent_of(pid: int) -> int:
 @pytest.fixture
 def place(own_standing: Path) -> Path:
     """Where a session is held, for this test alone."""
-    found = spare._place()
+    found = holding._place()
     assert found.is_relative_to(own_standing)
     return found
 
@@ -78,17 +78,17 @@ def here() -> dict[str, Any]:
 
 def mine() -> str:
     """The circumstances that the session is made ready for."""
-    return spare.circumstances(REQUEST["device"], here())
+    return holding.circumstances(REQUEST["device"], here())
 
 
 def taken() -> Session | None:
     """The session that is held, if it is given here."""
     with TemporaryFile() as log:
-        return spare._held(REQUEST, log.fileno(), here())
+        return holding._held(REQUEST, log.fileno(), here())
 
 
 def test_a_measuring_process_that_is_held_has_its_device_already_and_goes_to_one(own_standing: Path):
-    hold_spare("cpu", place_here())
+    hold_session("cpu", place_here())
     wait_until(held_processes)
     [pid] = held_processes()
     with MeasuringProcess("cpu", 60.0, standby=True) as process:
@@ -129,11 +129,11 @@ def test_who_waits_knows_no_variable_but_what_imports_and_gpus_read(
     own_standing: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(spare, "open_session", lambda *_, place: asked.append(place))
+    monkeypatch.setattr(holding, "open_session", lambda *_, place: asked.append(place))
     for name in ("A_TOKEN", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_API_KEY", "TORCH_LOGS"):
         monkeypatch.setenv(name, "a text")
     with contextlib.suppress(AttributeError):  # what is asked for here is no session
-        hold_spare("cpu", place_here())
+        hold_session("cpu", place_here())
     [place] = asked
     told = {name for name, text in place["environment"].items() if text == "a text"}
     assert told == {"CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "TORCH_LOGS"}
@@ -147,13 +147,13 @@ def test_nothing_is_held_where_nothing_was_asked_for_early(own_standing: Path):
 
 def test_one_is_held_at_most(own_standing: Path):
     for _ in range(3):
-        hold_spare("cpu", place_here())
+        hold_session("cpu", place_here())
         wait_until(held_processes)
     assert len(held_processes()) == 1
 
 
 def test_one_for_another_device_ends_and_a_new_session_is_forked(own_standing: Path):
-    hold_spare("cpu", place_here())
+    hold_session("cpu", place_here())
     wait_until(held_processes)
     [pid] = held_processes()
     with TemporaryFile() as log:
@@ -211,7 +211,7 @@ def test_whoever_only_looks_or_says_nothing_does_not_have_it(holder: int, place:
     [
         lambda patch: patch.setenv("CUDA_VISIBLE_DEVICES", "7"),
         lambda patch: patch.setenv("CUBLASLT_WORKSPACE_SIZE", "0"),
-        lambda patch: patch.setattr(spare, "ask", partial(ask_for, "another device")),
+        lambda patch: patch.setattr(holding, "ask", partial(ask_for, "another device")),
     ],
 )
 def test_one_that_was_made_ready_for_something_else_is_not_given_and_ends(

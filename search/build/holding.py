@@ -26,9 +26,9 @@ from typing import Any
 
 from tilescout.search.build.standby import (
     ENDED,
+    HELD,
+    HELD_SECONDS,
     MEASURING,
-    SPARE,
-    SPARE_SECONDS,
     Do,
     Session,
     StandbyError,
@@ -77,7 +77,7 @@ def measuring_session(
     return _held(request, output, place) or open_session(MEASURING, request, output, place)
 
 
-def hold_spare(device: str, place: Mapping[str, Any]) -> None:
+def hold_session(device: str, place: Mapping[str, Any]) -> None:
     """Have a session get a device, for whoever measures next; nothing is waited for. One is held at most.
 
     Parameters
@@ -99,7 +99,7 @@ def hold_spare(device: str, place: Mapping[str, Any]) -> None:
 def _place() -> Path:
     """The socket of whoever holds a session; raises as `place_of` does."""
     place = place_of(MEASURING)
-    return place.with_name(f"{place.stem}{SPARE}.socket")
+    return place.with_name(f"{place.stem}{HELD}.socket")
 
 
 def _held(request: Mapping[str, Any], output: int, place: Mapping[str, Any] | None) -> Session | None:
@@ -120,7 +120,7 @@ def _held(request: Mapping[str, Any], output: int, place: Mapping[str, Any] | No
     return None
 
 
-def hold(place: Path, mine: str, prepare: Callable[[], Do | None], seconds: float = SPARE_SECONDS) -> None:
+def hold(place: Path, mine: str, prepare: Callable[[], Do | None], seconds: float = HELD_SECONDS) -> None:
     """Hold a session until somebody asks for it, and see to it until it ends.
 
     Parameters
@@ -142,20 +142,20 @@ def hold(place: Path, mine: str, prepare: Callable[[], Do | None], seconds: floa
             listener.bind(str(place))
             listener.listen()
         try:
-            spare = _Spare(listener, prepare)
-            taken = spare.wait(mine, time.monotonic() + seconds)
+            holder = _Holder(listener, prepare)
+            taken = holder.wait(mine, time.monotonic() + seconds)
         finally:
             with alone(place.parent):
                 leave(place)
     if taken is not None:
-        spare.see_to(taken)
+        holder.see_to(taken)
 
 
 class _UnfitError(Exception):
     """The session that is held was made ready for others than the one who asks."""
 
 
-class _Spare:
+class _Holder:
     """The session that is held, as the process that holds it sees it.
 
     Parameters
