@@ -153,10 +153,9 @@ def _tune_one(asked: TuneRequest) -> "StudyResult":
     def show(found: "StudyResult") -> None:
         from tilescout.experiments.commands.printing import print_result
 
-        print_result(found, asked.console)
-        if not printed:  # MLflow takes seconds, and the GPU is not needed any more
-            hold_for_next()
         printed.append(found.info.space)
+        print_result(found, asked.console)
+        hold_for_next()  # MLflow takes seconds, and the GPU is not needed any more
 
     try:
         result = run_tune(

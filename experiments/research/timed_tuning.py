@@ -166,8 +166,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
 
     def note(result: "TuneResult") -> None:
         times.raced = now()
-        if not results:
-            hold_for_next()
+        hold_for_next()
         results.append(result)
 
     vars(api)["make_engine"] = make_watched

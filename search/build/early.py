@@ -64,7 +64,10 @@ def begin(device: str) -> None:
 
 
 def hold_for_next() -> None:
-    """Have measuring processes get the devices that were asked for, for the next command in the same circumstances."""
+    """Have measuring processes get the devices that were asked for, for the next command in the same circumstances.
+
+    Once is enough: whoever calls it again has nothing more held.
+    """
     while _places:
         hold_session(*_places.popitem())
 

@@ -20,12 +20,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.standby import (
-    ENDED,
     HELD,
     HELD_SECONDS,
     MEASURING,
@@ -41,7 +39,9 @@ from tilescout.search.build.standby import (
     peer_of,
     place_of,
     read_by_imports,
+    send_asked,
 )
+from tilescout.search.build.standing import do_asked, forked, received, tell_end
 
 _SECONDS = 5.0  # in which whoever connects has asked, and hears whether the session is theirs: some milliseconds
 _GIVEN = b"y"
@@ -167,27 +167,20 @@ class _Holder:
     """
 
     def __init__(self, listener: socket.socket, prepare: Callable[[], Do | None]) -> None:
-        from tilescout.search.build.standing import fork_group
-
         self._listener = listener
         self._passing, theirs = socket.socketpair()
-        self._pid = fork_group(partial(self._be_held, theirs, prepare))
-        theirs.close()
-        self._process = os.pidfd_open(self._pid)
+        with theirs:
+            self._process, self._pid = forked(partial(self._be_held, theirs, prepare))
 
     def _be_held(self, passed: socket.socket, prepare: Callable[[], Do | None]) -> None:
         """Do what the session's process does."""
-        from tilescout.search.build.standing import received, take_place
-
         self._listener.close()
         self._passing.close()
         do = prepare()
         if do is None or (asked := received(passed)) is None:
             return  # nobody came
         passed.close()
-        given, message = asked
-        connection = take_place(given, message["place"])
-        do(connection, {**message["request"], "host": message["place"]["pid"]})
+        do_asked(do, *asked)
 
     def wait(self, mine: str, until: float) -> socket.socket | None:
         """Wait for somebody to whom the session is given, and return their control of it; None if nobody comes."""
@@ -213,8 +206,6 @@ class _Holder:
         _UnfitError
             If it is not what they need.
         """
-        from tilescout.search.build.standing import received
-
         control, _ = self._listener.accept()
         given: list[int] = []
         try:
@@ -225,10 +216,7 @@ class _Holder:
             given, message = asked
             if circumstances(message["request"]["device"], message["place"]) != mine:
                 raise _UnfitError
-            socket.send_fds(self._passing, [b"s"], given)
-            passing = Connection(os.dup(self._passing.fileno()))
-            passing.send_bytes(json.dumps(message).encode())
-            passing.close()
+            send_asked(self._passing, given, message)
             control.sendall(_GIVEN)
             control.setblocking(True)
         except (OSError, EOFError, ValueError):  # they are gone, or have waited for too long
@@ -247,10 +235,7 @@ class _Holder:
         if self._process not in dict(polled.poll()):
             with suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        with suppress(OSError):
-            control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
-        control.close()
+        tell_end(self._pid, control)
 
 
 def circumstances(device: str, place: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -231,17 +231,21 @@ def ask(
 ) -> Session:
     """Ask for a session over a connection to what stands by, which is closed if that fails."""
     try:
-        message = json.dumps({"place": dict(place or place_here()), "request": dict(request)}).encode()
+        message = {"place": dict(place or place_here()), "request": dict(request)}
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(control, [b"s"], [theirs.fileno(), *streams])
-        sending = Connection(os.dup(control.fileno()))
-        sending.send_bytes(message)
-        sending.close()
+            send_asked(control, [theirs.fileno(), *streams], message)
     except BaseException:
         control.close()
         raise
     return Session(Connection(ours.detach()), control)
+
+
+def send_asked(control: socket.socket, given: Sequence[int], message: Mapping[str, Any]) -> None:
+    """Send what is asked for, over a connection to who takes it; see `tilescout.search.build.standing.received`."""
+    socket.send_fds(control, [b"s"], given)
+    with Connection(os.dup(control.fileno())) as sending:
+        sending.send_bytes(json.dumps(message).encode())
 
 
 @dataclass(frozen=True)

@@ -123,13 +123,10 @@ class _Sessions:
             self._polled.unregister(process)
             with suppress(KeyError):  # it was killed
                 self._polled.unregister(control)
-            _, status = os.waitpid(pid, 0)
             if pid in self._asked:
                 self._asked.remove(pid)
                 self.last = time.monotonic()
-            with suppress(OSError):
-                control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
-            control.close()
+            tell_end(pid, control)
             os.close(process)
 
     def part(self, ready: Collection[int]) -> None:
@@ -234,7 +231,12 @@ def _started(
             raise PermissionError("another user asks")
         _begin(control, telling, do)
 
-    pid = fork_group(session)
+    return forked(session)
+
+
+def forked(do: Callable[[], None]) -> tuple[int, int]:
+    """Fork a child as `fork_group` does: the file descriptor of its process, and its number."""
+    pid = fork_group(do)
     try:
         return os.pidfd_open(pid), pid
     except OSError:
@@ -243,17 +245,23 @@ def _started(
         raise
 
 
+def tell_end(pid: int, control: socket.socket) -> None:
+    """Tell whoever asked for a session, which has ended or is about to, how it ended."""
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
+    control.close()
+
+
 def _begin(control: socket.socket, telling: int, do: Do) -> None:
-    """Be in the place of the one who asks, and do what was requested."""
+    """Do what is requested over a connection."""
     control.settimeout(_ASKED_SECONDS)
     if (asked := received(control)) is None:
         return  # it was only looked at
     os.write(telling, _PID.pack(os.getpid()))
     os.close(telling)
     control.close()  # the one that stands by tells how this ends
-    given, message = asked
-    connection = take_place(given, message["place"])
-    do(connection, {**message["request"], "host": message["place"]["pid"]})
+    do_asked(do, *asked)
 
 
 def received(control: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
@@ -269,9 +277,9 @@ def received(control: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
             return None
 
 
-def take_place(given: Sequence[int], place: Mapping[str, Any]) -> Connection:
-    """Be in the place of the one who asks, and have their streams; the connection to them."""
-    connection = Connection(given[0])
+def do_asked(do: Do, given: Sequence[int], message: Mapping[str, Any]) -> None:
+    """Be in the place of the one who asks, have their streams, and do what was requested."""
+    connection, place = Connection(given[0]), message["place"]
     for number, stream in enumerate(given[1:]):
         os.dup2(stream, number)
         os.close(stream)
@@ -282,7 +290,7 @@ def take_place(given: Sequence[int], place: Mapping[str, Any]) -> Connection:
     os.umask(place["umask"])
     for folder in place["folders"]:
         find_modules_in(folder)
-    return connection
+    do(connection, {**message["request"], "host": place["pid"]})
 
 
 def main(arguments: list[str]) -> None:

@@ -217,7 +217,7 @@ class Bench:
     def _neighbours_us(self) -> float:
         """The time of a block of the neighbours alone, each after a block of the library."""
         alone = self.make_block(None)
-        self.machine.times_us([alone] * math.ceil(len(self._inputs) / self.launches), lost=1.0)  # uploads its graphs
+        self._upload([alone])
         blocks = [self._library, *[alone, self._library] * _ALONE]
         return median(self.machine.times_us(blocks)[::2])
 
@@ -375,11 +375,15 @@ class Bench:
         }
         new = [block for name, (_, block) in kept.items() if name not in self._racers]
         if new:
-            graphs = self.launches > 1 or self._sandwiched
-            parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
-            self.machine.times_us(new * parts, lost=1.0)  # the first replay of a graph uploads it
+            self._upload(new)
         self._racers = kept
         return [kept[id(launch)][1] for launch in racing]
+
+    def _upload(self, blocks: Sequence[Block]) -> None:
+        """Run all parts of new blocks once: the first replay of a graph uploads it."""
+        graphs = self.launches > 1 or self._sandwiched
+        parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
+        self.machine.times_us([*blocks] * parts, lost=1.0)
 
 
 def sandwich(

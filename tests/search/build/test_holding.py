@@ -205,7 +205,7 @@ def test_it_ends_when_whoever_took_it_wants_that_or_is_gone(holder: int, gone: s
     assert os.waitpid(holder, 0)[1] == 0
 
 
-def test_whoever_only_looks_or_says_nothing_does_not_have_it(holder: int, place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_whoever_only_looks_or_says_nothing_does_not_have_it(holder: int, place: Path):
     assert standby.answers(place)
     connection_to(place).close()
     session = taken()
