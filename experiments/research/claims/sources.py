@@ -35,6 +35,7 @@ from tilescout.experiments.research.studies.out_of_sample import (
     training_of,
 )
 from tilescout.experiments.research.studies.race_coverage import RACES, coverages, read_heats
+from tilescout.experiments.research.studies.race_designs import replay
 from tilescout.experiments.research.studies.tunings_out_of_sample import print_figures as print_tunings
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
@@ -260,6 +261,14 @@ def race_coverage(files: Files, hosts: Sequence[str]) -> Any:
     return coverages(processes, [read_heats(files[host]) for host in hosts], RACES, SEED)
 
 
+def race_designs(files: Files) -> Any:
+    """Pairs that races take of recorded heats, and how far their answers are behind: as they are, and to the end."""
+    recorded = [heats for path in files.values() for heats in read_heats(path).values()]
+    designs = {"now": RaceOptions(), "to_the_end": RaceOptions(loss=0.0)}
+    found = {name: [replay(heats, design, RACES, SEED) for heats in recorded] for name, design in designs.items()}
+    return {name: {key: float(np.mean([one[key] for one in rows])) for key in rows[0]} for name, rows in found.items()}
+
+
 def objectives(files: Files) -> Any:
     """Speeds by chain and by sandwich, and how far off the times are that the two predict of blocks of a model."""
     (path,) = files.values()
@@ -325,6 +334,7 @@ SOURCES: dict[str, Source] = {
     "log": log,
     "heats": heats,
     "race-coverage": race_coverage,
+    "race-designs": race_designs,
     "objectives": objectives,
     "tunings": tunings,
     "field": field,

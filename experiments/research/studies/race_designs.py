@@ -39,9 +39,10 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.problems import Problem
 
 DESIGNS = {
-    f"{design.look} rounds of {design.pairs}, {design.looks} looks": design
+    f"{design.look} rounds of {design.pairs}, {design.looks} looks{'' if design.loss else ', whatever is lost'}": design
     for design in (
         RaceOptions(),
+        RaceOptions(loss=0.0),
         RaceOptions(look=6, pairs=5, looks=5),
         RaceOptions(look=6, pairs=3, looks=5),
         RaceOptions(look=6, pairs=2, looks=8),
@@ -133,7 +134,7 @@ def show(problem: str, found: dict[str, Any], races: int, seed: int) -> None:
     for name, design in DESIGNS.items():
         figures = replay(logs, design, races, seed)
         print(
-            f"  {name:26s} {figures['pairs']:5.0f} pairs, {figures['behind']:.3%} behind the best, "
+            f"  {name:44s} {figures['pairs']:5.0f} pairs, {figures['behind']:.3%} behind the best, "
             f"{figures['behind_most']:.2%} at most, slower than the default {figures['slower_than_the_default']:.1%}",
             flush=True,
         )

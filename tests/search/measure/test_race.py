@@ -107,7 +107,7 @@ def test_the_intervals_hold_the_truth_of_correlated_rounds_and_differing_heats(
         found = run_race(list(ratios), DEFAULT, rounds.measure, options, seed)
         held += [found.ratios[index].low <= truth <= found.ratios[index].high for index, truth in ratios.items()]
 
-    assert np.mean(held) >= 0.93
+    assert np.mean(held) >= 0.92  # 0.95, but for looking several times
 
 
 def test_what_is_not_faster_than_the_default_seldom_replaces_it() -> None:
@@ -130,7 +130,7 @@ def test_a_winner_that_is_not_proven_is_named_and_the_default_is_the_answer() ->
         assert "so the default is the answer" in one.verdict()
 
 
-@pytest.mark.parametrize(("library_us", "rounds"), [(300.0, OPTIONS.look), (19_000.0, 4), (60_000.0, 3)])
+@pytest.mark.parametrize(("library_us", "rounds"), [(300.0, OPTIONS.look), (9_500.0, 4), (60_000.0, 3)])
 def test_a_race_of_long_kernels_has_fewer_rounds_in_a_heat_but_three(library_us: float, rounds: int) -> None:
     ratios = {1: 1.0, 2: 1.0, 3: 1.01, 4: 1.01, DEFAULT: 1.01, -1: 1.0}
     timings = {
@@ -165,6 +165,37 @@ def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
     # One heat can't tell: heats differ by more than what counts as equal.
     assert {race(equal, seed, noise=0.0003).rounds for seed in range(50)} <= {3 * OPTIONS.look, 4 * OPTIONS.look}
     assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 6 * OPTIONS.look
+
+
+def test_a_race_ends_once_little_can_be_lost_by_taking_its_leader_if_that_is_proven() -> None:
+    ratios = {1: 1.0, 2: 1.0004, 3: 1.0008, 4: 1.001, DEFAULT: 1.05}
+    races = [race(ratios, seed, noise=0.003) for seed in FEWER]
+    longer = [
+        run_race(list(ratios), DEFAULT, Rounds(ratios, seed, noise=0.003).measure, replace(OPTIONS, loss=0.0), seed)
+        for seed in FEWER
+    ]
+
+    def behind(found: Sequence[Race]) -> float:
+        return float(np.mean([ratios[one.answer] - 1 for one in found]))
+
+    assert np.mean([one.rounds for one in races]) < 0.7 * np.mean([one.rounds for one in longer])
+    assert all(one.rounds >= OPTIONS.fewest * OPTIONS.look for one in races)
+    assert behind(longer) <= behind(races) < OPTIONS.loss
+    undecided = {1: 0.9995, DEFAULT: 1.0}  # little is lost by either
+    assert np.mean([race(undecided, seed).rounds for seed in range(20)]) > 1.5 * np.mean([one.rounds for one in races])
+
+
+def test_what_is_far_behind_the_fastest_of_another_space_does_not_race_but_its_best_does() -> None:
+    ratios = {1: 1.0, 2: 1.01, 3: 1.02, DEFAULT: 1.2}
+    timings = {index: Timing(ratio, ratio, ratio, ratio, ratio, 100.0, 9) for index, ratio in ratios.items()}
+
+    def racing(fastest: float) -> set[int]:
+        found = race_fastest(timings, DEFAULT, Rounds(ratios).measure, OPTIONS, seed=0, fastest=fastest)
+        return set(found.ratios)
+
+    assert racing(math.inf) == racing(1.1) == {1, 2, 3, DEFAULT}
+    assert racing(0.985) == {1, 2, DEFAULT}
+    assert racing(0.5) == {1, DEFAULT}
 
 
 def test_a_clear_win_ends_the_race_after_the_fewest_heats_and_no_race_outlasts_its_budget() -> None:
