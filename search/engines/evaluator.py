@@ -62,6 +62,8 @@ class Evaluator(Closing):
         Most configurations in flight.
     waited, lent
         Seconds that were spent in `wait`, and for which another search had the GPU.
+    elsewhere
+        The lowest ratio to the library that the search found in other spaces; infinite if it knows none.
 
     Raises
     ------
@@ -89,6 +91,7 @@ class Evaluator(Closing):
         self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()
         self.waited = self.lent = 0.0
+        self.elsewhere = math.inf
         self._expected: list[Future[Artifact | CompileFailure]] = []
         self._done = _Outcomes()
         self._incumbent = math.inf

@@ -1,9 +1,10 @@
 """The search of one problem of a suite, in its turns: in one space, or in two at the same time."""
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -357,13 +358,24 @@ class ProblemSearch:
         """Take account of what the studies have; how many trials that is."""
         trials: list[TrialRecord] = []
         gains: list[float | None] = []
+        fastest: list[float] = []
         for space, lane in enumerate(self._lanes):
             found = finished_trials(lane.study, lane.space)
+            fastest.append(math.inf if lane.errors else _fastest(found))
             trials += found
             if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:
                 self._shared.known[self.number, space] = others
             gains.append(lane.gain() if found and not lane.errors else None)
+        if len(self._lanes) == 2:
+            for lane, elsewhere in zip(self._lanes, reversed(fastest), strict=True):
+                lane.evaluator.elsewhere = elsewhere
         known = [gain for gain in gains if gain is not None]
         gpu_seconds = sum(trial.measurement.gpu_seconds for trial in trials)
         self._claim = Claim(len(trials), gpu_seconds, max(known, default=None))
         return len(trials)
+
+
+def _fastest(trials: Iterable[TrialRecord]) -> float:
+    """The lowest ratio to the library of some trials; infinite where none is right."""
+    timings = (trial.measurement.timing for trial in trials)
+    return min((timing.ratio for timing in timings if timing is not None), default=math.inf)

@@ -337,7 +337,7 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     others = [*([] if best is None else [BESIDE]), *(number for number, peer in peers.items() if not peer.error)]
     for beside in [others, ()] if others else [()]:  # a kernel of others must not cost us the race
         try:
-            race = race_fastest(timed, default, evaluator.race, options.race, options.seed, beside)
+            race = race_fastest(timed, default, evaluator.race, options.race, options.seed, beside, evaluator.elsewhere)
         except CannotMeasureError as error:
             result = replace(result, not_raced=str(error))
             continue

@@ -5,11 +5,12 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import optuna
@@ -23,9 +24,9 @@ from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOpti
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
-from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.measurement import Measurement, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.race import RaceOptions
+from tilescout.search.measure.race import Race, RaceOptions, race_fastest
 from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest
@@ -84,6 +85,22 @@ def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported
     (chosen,) = best_of(outcomes)
     assert chosen.space == answer.info.space
     assert engine.measure(0, []).result() == []  # the first engine still has its processes
+
+
+def test_the_race_of_each_space_knows_the_fastest_of_the_other(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[float, float]] = []  # the fastest of its own, and that of the other
+
+    def race(timed: Mapping[int, Timing], *arguments: Any) -> Race:
+        heard.append((min(timing.ratio for timing in timed.values()), arguments[-1]))
+        return race_fastest(timed, *arguments)
+
+    monkeypatch.setattr(study, "race_fastest", race)
+    tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 4, tmp_path))
+
+    (first, second) = heard
+    assert first == second[::-1]
 
 
 def found(engine: Engine) -> list[templates.KernelTemplate]:
