@@ -10,7 +10,8 @@ fastest of that race then run in one of their own, in the same heats where they 
 answer's time over the other's there, less 1: what was picked in one race is judged in the other.
 
 With `--from-portfolio` each problem is tuned by that sampler once more, before its search goes on: from a store that
-holds the portfolios of both spaces, and nothing else when a tuning begins. These answers run in the same races.
+holds the portfolios of both spaces, and nothing else when a tuning begins. With `--from-empty` it is, too, from a store
+that holds nothing then. These answers run in the same races.
 """
 
 import shutil
@@ -67,8 +68,8 @@ def leaders(result: StudyResult) -> list[TrialRecord]:
 
 
 @dataclass(frozen=True)
-class Stocked:
-    """Tunings from a store that holds the portfolios, and nothing else when each begins.
+class Beside:
+    """More tunings of a problem, from a store that holds the portfolios, or nothing, when each begins.
 
     Attributes
     ----------
@@ -78,25 +79,29 @@ class Stocked:
         Where that store and the studies are.
     samplers
         By which a problem is tuned, once by each.
+    portfolio
+        Whether the store holds the portfolios.
     """
 
     engines: Mapping[str, LocalEngine]
     folder: Path
     samplers: Sequence[str]
+    portfolio: bool
 
     def tuned(self, problem: Problem, options: TuneOptions) -> "dict[str, Tuned]":
         """The tunings of a problem, by the names of their answers."""
         store, found = artifacts(self.folder), {}
-        for engine in self.engines.values():
+        begun = "the portfolio" if self.portfolio else "an empty store"
+        for engine in self.engines.values() if self.portfolio else ():
             stock = engine.template.stock_in(engine.space(problem))
             for compiled in [engine.compile(each, problem.signature) for each in stock]:
                 compiled.result()
-        portfolio, count = set(store.glob("??/*")), kernels(store)
+        kept, count = set(store.glob("??/*")), kernels(store)
         for number, sampler in enumerate(self.samplers):
             asked = replace(options, sampler=sampler, studies=studies(self.folder / str(number)))
             tuning = Tuned.of(next(iter(self.engines.values())), problem, asked)
-            found[f"{sampler} from the portfolio"] = replace(tuning, compiled=kernels(store) - count)
-            for new in set(store.glob("??/*")) - portfolio:
+            found[f"{sampler} from {begun}"] = replace(tuning, compiled=kernels(store) - count)
+            for new in set(store.glob("??/*")) - kept:
                 shutil.rmtree(new)
         return found
 
@@ -145,7 +150,7 @@ def judged(
     problem: Problem,
     options: TuneOptions,
     further: int,
-    stocked: Stocked | None = None,
+    more: Sequence[Beside] = (),
 ) -> dict[str, Any]:
     """Tune a problem, go on, and race; what was found, as JSON.
 
@@ -159,11 +164,11 @@ def judged(
         Of the tuning.
     further
         Trials behind it.
-    stocked
-        Tunings from a portfolio, which run in the same races.
+    more
+        Further tunings, whose answers run in the same races.
     """
     tuned = Tuned.of(next(iter(engines.values())), problem, options)
-    beside = stocked.tuned(problem, options) if stocked is not None else {}
+    beside = {name: its for each in more for name, its in each.tuned(problem, options).items()}
     all_ = [longer(engines[result.info.space], problem, options, result, further) for result in tuned.results]
     runners = {
         f"{result.info.space} {trial.number}": (result.info.space, trial.configuration)
@@ -250,8 +255,11 @@ def line(name: str, found: dict[str, Any]) -> str:
 @click.option(
     "--from-portfolio", "stocked", multiple=True, help="Tune from the portfolios too, by this sampler; repeatable."
 )
+@click.option("--from-empty", "anew", multiple=True, help="The same from an empty store; repeatable.")
 @click.option("--further", default=80, show_default=True, help="Trials in each space behind its tuning.")
-def main(run: Run, seed: int, count: int, sampler: str, stocked: tuple[str, ...], further: int) -> None:
+def main(
+    run: Run, seed: int, count: int, sampler: str, stocked: tuple[str, ...], anew: tuple[str, ...], further: int
+) -> None:
     """Judge the answers of tunings, and print their regrets."""
     template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
     done = dict[str, Any]()
@@ -265,10 +273,14 @@ def main(run: Run, seed: int, count: int, sampler: str, stocked: tuple[str, ...]
             return {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
 
         engines = opened(folder)
-        beside = Stocked(opened(folder / "portfolio"), folder / "portfolio", stocked) if stocked else None
+        more = [
+            Beside(opened(folder / place), folder / place, samplers, place == "portfolio")
+            for place, samplers in (("empty", anew), ("portfolio", stocked))
+            if samplers
+        ]
         options = TuneOptions(sampler, 0, Budget(FIRST), studies(folder), race=RaceOptions())
         for problem in problems:
-            done[str(problem)] = judged(engines, problem, options, further, beside)
+            done[str(problem)] = judged(engines, problem, options, further, more)
             run.keep({"problems": done})
             print(line(str(problem), done[str(problem)]), flush=True)
     missed = sum(found["regret"][0] > 0.01 for found in done.values())

@@ -288,8 +288,8 @@ def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behin
     options = TuneOptions("random", 0, Budget(2), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
     live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
     with LocalEngine(engine.template, artifacts(tmp_path), ["cpu"], HOST, live) as own:
-        stocked = tunings_judged.Stocked({"plain_gemm": own}, tmp_path, ("random", "random"))
-        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 0, stocked)
+        stocked = tunings_judged.Beside({"plain_gemm": own}, tmp_path, ("random", "random"), portfolio=True)
+        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 0, [stocked])
         assert own.stored(PROBLEM.signature) == [slow]
     (beside,) = found["beside"].values()
     assert beside["compiled"] == 1
@@ -297,3 +297,19 @@ def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behin
     assert "random from the portfolio" in found["race"]
     assert beside["regret"][1] <= beside["regret"][0] <= beside["regret"][2]
     assert "1 compiled" in tunings_judged.line("plain", found)
+
+
+def test_tunings_from_an_empty_store_race_too_and_each_finds_it_empty(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
+    behind = [engine.space(PROBLEM).index(Configuration.of({"fault": "nothing", "repeats": 2}))]
+    options = TuneOptions("random", 0, Budget(2), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
+    live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
+    with LocalEngine(engine.template, artifacts(tmp_path), ["cpu"], HOST, live) as own:
+        anew = tunings_judged.Beside({"plain_gemm": own}, tmp_path, ("random", "random"), portfolio=False)
+        found = anew.tuned(PROBLEM, options)
+        assert own.stored(PROBLEM.signature) == []
+    (tuned,) = found.values()
+    assert set(found) == {"random from an empty store"}
+    assert tuned.compiled == 2
