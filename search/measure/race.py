@@ -44,7 +44,8 @@ class RaceOptions:
         Where a heat would take longer than this it has fewer rounds, and three at least. A race that took as long may
         end before the `fewest` heats, and no heat begins after so many seconds of all. Short kernels never come near
         either. Six rounds of eight kernels of 19 ms take two seconds, and the noise of heats and hosts (`heat`,
-        `repeat`) is larger than that of so few rounds.
+        `repeat`) is larger than that of so few rounds. Of long launches, too, many short heats tell more than few long
+        ones.
     pairs
         Pairs of a kernel and the library in a round.
     confidence
