@@ -1,9 +1,11 @@
 """Findings of ``tilescout doctor``: a missing compiler, extra or database, an old library or driver, a wrong table."""
 
+import compileall
 import importlib.metadata
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +29,31 @@ def test_where_all_is_there_nothing_is_missing(tmp_path: Path) -> None:
     found = findings(tmp_path)
     assert [finding for finding in found.values() if finding.state == "missing"] == []
     assert {found[what].state for what in ("optuna", "C compiler", "kernel_tuner (extra kernel-tuner)")} == {"ok"}
+
+
+@pytest.mark.parametrize("why", ["PYTHONDONTWRITEBYTECODE", "a folder that is not ours"])
+def test_packages_that_every_process_compiles_anew_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    package = tmp_path / "packages" / "never_compiled"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setattr(doctor, "_IMPORTED", ("never_compiled", "not_installed"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert "bytecode" not in findings(tmp_path)  # it will be kept
+
+    may = os.access
+    monkeypatch.setattr(sys, "dont_write_bytecode", why == "PYTHONDONTWRITEBYTECODE")
+    if not sys.dont_write_bytecode:
+        monkeypatch.setattr(os, "access", lambda path, mode: path != package and may(path, mode))  # root may all
+    found = findings(tmp_path)["bytecode"]
+    assert found.state == "note"
+    assert "each process compiles never_compiled anew" in found.detail
+    assert f"-m compileall -q {package.parent}" in found.detail
+
+    assert compileall.compile_dir(package.parent, quiet=1)
+    assert "bytecode" not in findings(tmp_path)
 
 
 def store_finding(store: Path) -> Finding:
