@@ -104,10 +104,15 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
 def _checked_artifacts(root: Path) -> str:
     """A store of artifacts that can be written, or made; it is not made here."""
     ArtifactStore(root, to_read=True)
-    there = next(each for each in (root, *root.absolute().parents) if os.path.lexists(each))
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not _can_be_written(root):
         raise StoreError(f"can't write the artifact store {root}: choose another with `store`")
-    return str(root) if there == root else f"{root}, which the first kernel makes"
+    return str(root) if os.path.lexists(root) else f"{root}, which the first kernel makes"
+
+
+def _can_be_written(folder: Path) -> bool:
+    """Whether a folder can be written, or made where it is not there."""
+    there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 def _checked(store: StudyStore) -> str:
@@ -151,8 +156,7 @@ def _bytecode() -> Iterator[Finding]:
 def _is_kept(source: Path) -> bool:
     """Whether the bytecode of a module is kept, or will be once it is imported."""
     kept = Path(cache_from_source(source))
-    there = next(each for each in kept.parents if each.is_dir())
-    return kept.is_file() or (not sys.dont_write_bytecode and os.access(there, os.W_OK | os.X_OK))
+    return kept.is_file() or (not sys.dont_write_bytecode and _can_be_written(kept.parent))
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:
