@@ -31,6 +31,7 @@ from tilescout.spaces.outputs import check_replaceable, publish
 
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
+_EVEN = 0.5  # the weight of networks in files that do not say it
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
 _ARCHIVE = b"PK"  # the first bytes of an .npz file
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
@@ -112,6 +113,8 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
         "constants": {_name(part): None if part.constants is None else asdict(part.constants) for part in parts},
         "errors": asdict(model.fitted.errors),
     }
+    if isinstance(model.fitted.ensemble, Blended):
+        about["weight"] = model.fitted.ensemble.weight
     text = json.dumps(about, sort_keys=True)
     archive = BytesIO()
     np.savez_compressed(archive, allow_pickle=False, card=np.array(text), **arrays)
@@ -184,6 +187,7 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
         }
         forest = _forest(arrays, names, constants["forest"]) if "forest" in constants else None
         networks = _networks(arrays, names, constants["networks"]) if "networks" in constants else None
+        weight = _share(about.get("weight", _EVEN))
     except FileNotFoundError as error:
         raise _missing(path) from error
     except OSError as error:
@@ -195,7 +199,7 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
             f"model {path} is damaged ({one_line(error, 100)}); get it again, or train it anew with `tilescout train`"
         ) from error
     if forest is not None and networks is not None:
-        return BlendModel.of(Blended(forest, networks), errors), card
+        return BlendModel.of(Blended(forest, networks, weight), errors), card
     if forest is not None:
         return ForestModel.of(forest, errors), card
     if networks is not None:
@@ -235,6 +239,12 @@ def _numbers(kind: type[Numbers], record: Mapping[str, Any]) -> Numbers:
         if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
             raise TypeError(f"its {name} is no number")
     return kind(**record)
+
+
+def _share(weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
+        raise TypeError("the weight of its networks is no share")
+    return float(weight)
 
 
 class _UnsoundError(Exception):

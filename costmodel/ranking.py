@@ -9,7 +9,7 @@ Torch is used to fit; a fitted network is a list of arrays and predicts with Num
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -48,15 +48,19 @@ class RankingOptions:
     Attributes
     ----------
     members
-        Networks of the ensemble, from different random weights.
+        Networks of the ensemble, from different random weights. Eight order kernels better than two.
+    validation_members
+        Networks of each ensemble that is fitted without some of the problems, to estimate the errors on new ones.
     width
         Units of each of the two hidden layers.
-    steps, pairs
-        Steps of the optimiser, and pairs a problem in each.
+    steps, problems, pairs
+        Steps of the optimiser, the most problems that are drawn for each of them, and pairs of all these together. A
+        step takes 2.5 ms on one core, however many problems there are.
     rate
         Largest learning rate of Adam; it falls to zero along a cosine.
     temperature
-        Scale of the difference of scores in the loss: pairs much further apart than this count as decided.
+        Scale of the difference of scores in the loss: pairs much further apart than this count as decided. It is the
+        weight of the order beside the squared error, too: with 0.05 in place of 0.02 times were further off.
     focus
         How fast the probability to be drawn decays with the log of the time over the fastest.
     absolute
@@ -69,15 +73,17 @@ class RankingOptions:
         Seed of all random draws.
     """
 
-    members: int = 2
+    members: int = 8
+    validation_members: int = 2
     width: int = 48
-    steps: int = 250
-    pairs: int = 96
+    steps: int = 4000
+    problems: int = 64
+    pairs: int = 768
     rate: float = 3e-3
-    temperature: float = 0.05
+    temperature: float = 0.02
     focus: float = 4.0
     absolute: float = 1.0
-    decay: float = 1e-2
+    decay: float = 0.1
     handful: int = HANDFUL
     seed: int = 0
 
@@ -114,6 +120,10 @@ class Networks:
             members.append(((np.delete(weight, column, axis=0), bias + known * weight[column]), *others))
         centre, scale = (np.delete(each, column) for each in (self.centre, self.scale))
         return Networks(names, centre, scale, tuple(members), self.constants)
+
+    def first(self, members: int) -> "Networks":
+        """The same with the first members alone."""
+        return replace(self, members=self.members[:members])
 
     @one_thread()
     def predict(self, features: Features) -> tuple[Floats, Floats]:
@@ -153,7 +163,7 @@ class RankingModel(EnsembleModel):
         constants = calibrate_from(samples, options.handful, options.seed)
         inputs = [np.clip((each - centre) / scale, -REACH, REACH) for each in features]
         bases = [log_base(s.features, constants) for s in samples]
-        members = range(1 if draft else options.members)
+        members = range(min(options.validation_members, options.members) if draft else options.members)
         layers = [_train(samples, inputs, bases, options, options.seed + member) for member in members]
         return Networks(names, centre, scale, tuple(layers), constants)
 
@@ -226,8 +236,11 @@ def _loss(
     import torch
     from torch.nn.functional import silu, softplus
 
-    drawn = torch.multinomial(measured.chance, 2 * options.pairs, replacement=True, generator=generator)
-    drawn = drawn + measured.first  # [problems, 2 * pairs]
+    # Few problems a step, and many steps: of 683 samples as much is learned in a third of the time of all at once.
+    problems = torch.randperm(len(measured.first), generator=generator)[: options.problems]
+    pairs = -(-options.pairs // len(problems))
+    drawn = torch.multinomial(measured.chance[problems], 2 * pairs, replacement=True, generator=generator)
+    drawn = drawn + measured.first[problems]  # [problems, 2 * pairs]
     hidden = measured.inputs[drawn]
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         hidden = silu(hidden @ weight + bias)
@@ -242,7 +255,7 @@ def _loss(
     ranked = softplus(-sign * (other - one) / options.temperature) * known
     squared = (score - truth) ** 2 * exact
     loss: torch.Tensor = ranked.mean() * options.temperature + options.absolute * squared.mean()
-    return loss * len(drawn)
+    return loss
 
 
 def _forward(layers: Sequence[tuple[Single, Single]], inputs: Single) -> Single:
