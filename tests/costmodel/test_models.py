@@ -265,6 +265,12 @@ def test_a_weight_that_is_no_share_is_refused(weight: object, blend: BlendModel,
         load_model(path)
 
 
+def test_networks_learn_from_some_problems_at_a_time_as_from_all(samples: list[Sample], ranking: RankingModel) -> None:
+    few = RankingModel(replace(QUICK, problems=2)).fit(samples[:-1])
+    assert few.score([samples[-1]]) > 0.9
+    assert not np.array_equal(few.predict(samples[-1].features).mean, ranking.predict(samples[-1].features).mean)
+
+
 def test_networks_that_are_none_are_refused(ranking: RankingModel, tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     save_model(path, ranking, CARD)
