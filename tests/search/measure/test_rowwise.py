@@ -1,5 +1,6 @@
 """Operations on rows, judged by the real measuring process on the host: the right ones, and each fault."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +53,7 @@ def test_a_right_softmax_is_timed_against_a_copy(live: Evaluator, outcomes: dict
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("last_is_missed", "relative error"),
+        ("last_is_missed", "relative error|is off by"),  # inputs are drawn anew, and either may be the first to be seen
         ("maximum_is_forgotten", "relative error nan"),
         ("row_too_many", "it wrote outside its output"),
         ("eight_too_many", "it wrote outside its output"),
@@ -60,7 +61,7 @@ def test_a_right_softmax_is_timed_against_a_copy(live: Evaluator, outcomes: dict
 )
 def test_a_wrong_softmax_is_found_out(outcomes: dict[str, Measurement], fault: str, reason: str) -> None:
     assert outcomes[fault].status is Status.WRONG
-    assert reason in outcomes[fault].error
+    assert re.search(reason, outcomes[fault].error)
 
 
 def test_a_search_says_what_share_of_the_bandwidth_it_found(
