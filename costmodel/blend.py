@@ -1,4 +1,4 @@
-"""The learned model that is shipped: the mean of a forest and of ranking networks.
+"""The learned model that is shipped: the weighted mean of a forest and of ranking networks.
 
 The two err in different ways. A forest predicts times, also of configurations unlike any that was measured, but is
 coarse among the fast ones; the networks are trained to order those. On the shipped table, with each problem left out in
@@ -20,12 +20,11 @@ from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.threads import one_thread
 
 HOPEFUL = 8192
-"""Configurations that a search asks the forest for. Twelve problems have spaces of 16,608 to 141,432 configurations in
-`gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the least mean less
-spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose spaces have up to
-258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or more of those
-1,024 (2026-11-28)."""
-
+"""Configurations that a search asks the forest and all networks for. Twelve problems have spaces of 16,608 to 141,432
+configurations in `gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the
+least mean less spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose
+spaces have up to 258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or
+more of those 1,024 (2026-11-28)."""
 
 SCOUTS = 2
 """Networks that say which those are; all of them are asked for these alone. Of twelve spaces of 17,207 to 269,185

@@ -210,6 +210,9 @@ def test_a_search_is_told_roughly_of_what_the_networks_say_is_slow(
     rest = np.setdiff1d(np.arange(len(features)), hopeful)
 
     assert same.mean.tolist() == whole.mean.tolist()
+    alone = blend.predict(features.take(np.sort(hopeful)))
+    assert rough.mean[np.sort(hopeful)].tolist() == alone.mean.tolist()
+    assert rough.spread[np.sort(hopeful)].tolist() == alone.spread.tolist()
     # Networks are asked in single precision: the last bits depend on how many rows there are.
     assert np.allclose(rough.mean[hopeful], whole.mean[hopeful], rtol=0, atol=1e-6)
     assert np.allclose(rough.spread[hopeful], whole.spread[hopeful], rtol=0, atol=1e-5)
