@@ -5,9 +5,11 @@
 Real models repeat a few sizes, so a model learned from them alone has seen few ratios of m to n to k. These sizes are a
 Sobol sequence in the logarithms of m, n and k, which leaves no gap. n and k are multiples of 64 as most widths are, and
 every fourth problem's are multiples of 16 bytes only. The products (n, k) of the published models of `draw-problems`
-are passed over: nothing may be learned on those. `--rows`, `--columns` and `--depth` ask for another range of sizes:
+are passed over: nothing may be learned on those. `--rows`, `--columns` and `--depth` ask for another range of sizes,
+and `--multiple` for rounder widths, as the largest models have them:
 
     python -m tilescout.experiments.research draw-spread --rows 1024 16384 --columns 1024 16384 --out many-rows.toml
+    python -m tilescout.experiments.research draw-spread --multiple 256 --out round.toml
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +34,8 @@ DRAWN = 512  # sizes of the sequence, before those that are too large are passed
 ROWS = (1, 16384)
 COLUMNS = (8, 131072)
 DEPTH = (256, 32768)
+MULTIPLES = (64, 128, 256, 512)
+MULTIPLE = MULTIPLES[0]
 MOST_FLOP = 2 * 8192**3
 """The largest product takes 1.5 ms on an H200: larger ones would take most of the time of a campaign."""
 MOST_BYTES = 2**31
@@ -45,15 +49,17 @@ def _log_scaled(share: NDArray[np.float64], low: int, high: int) -> NDArray[np.f
 
 @dataclass(frozen=True)
 class Ranges:
-    """The least and the largest m, n and k that are drawn."""
+    """The least and the largest m, n and k that are drawn, and what n and k of three in four are multiples of."""
 
     rows: tuple[int, int] = ROWS
     columns: tuple[int, int] = COLUMNS
     depth: tuple[int, int] = DEPTH
+    multiple: int = MULTIPLE
 
     def __str__(self) -> str:
         named = zip("mnk", (self.rows, self.columns, self.depth), strict=True)
-        return ", ".join(f"{size} from {least} to {most}" for size, (least, most) in named)
+        text = ", ".join(f"{size} from {least} to {most}" for size, (least, most) in named)
+        return text if self.multiple == MULTIPLE else f"{text}, most n and k multiples of {self.multiple}"
 
 
 def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS, ranges: Ranges = Ranges()) -> Iterator[Entry]:
@@ -62,7 +68,8 @@ def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS, ranges: Ranges =
 
     kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
     points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(DRAWN.bit_length() - 1)
-    granule = np.where(np.arange(len(points)) % 4 == 3, 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes, 64)
+    aligned = 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes
+    granule = np.where(np.arange(len(points)) % 4 == 3, aligned, ranges.multiple)
     m = np.rint(_log_scaled(points[:, 0], *ranges.rows)).astype(int)
     n, k = (
         np.maximum(np.rint(_log_scaled(points[:, column], *limits) / granule), 1).astype(int) * granule
@@ -109,6 +116,13 @@ def _range_option(name: str, limits: tuple[int, int], size: str) -> Callable[...
 @_range_option("--rows", ROWS, "m")
 @_range_option("--columns", COLUMNS, "n")
 @_range_option("--depth", DEPTH, "k")
+@click.option(
+    "--multiple",
+    type=click.Choice(MULTIPLES),
+    default=MULTIPLE,
+    show_default=True,
+    help="Of n and k, but for every fourth problem.",
+)
 @click.option("--beside", metavar="SPACE", help="Only those on which kernels of this one's complement may be faster.")
 @seed_option
 def main(
@@ -118,11 +132,12 @@ def main(
     rows: tuple[int, int],
     columns: tuple[int, int],
     depth: tuple[int, int],
+    multiple: int,
     beside: str | None,
     seed: int,
 ) -> None:
     """Write the suite of evenly spread problems."""
-    ranges = Ranges(rows, columns, depth)
+    ranges = Ranges(rows, columns, depth, multiple)
     entries = list(islice(_complemented(drawn(seed, types, DRAWN, ranges), beside), problems))
     for entry in entries:
         click.echo(entry.problem)

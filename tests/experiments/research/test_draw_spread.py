@@ -36,6 +36,18 @@ def test_sizes_of_another_range_are_drawn_if_asked(tmp_path: Path) -> None:
     assert "m from 2048 to 4096, n from 512 to 640, k from" in out.read_text()
 
 
+def test_rounder_widths_are_drawn_if_asked(tmp_path: Path) -> None:
+    out = tmp_path / "round.toml"
+
+    done = CliRunner().invoke(main, ["--out", str(out), "--multiple", "256"])
+
+    assert done.exit_code == 0, done.output
+    found = [GemmProblem.parse(entry.problem) for entry in find_suite(str(out)).entries]
+    rounder = [problem.n % 256 == 0 and problem.k % 256 == 0 for problem in found]
+    assert PROBLEMS / 2 < sum(rounder) < PROBLEMS
+    assert "most n and k multiples of 256" in out.read_text()
+
+
 def test_a_range_that_falls_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--out", str(tmp_path / "many.toml"), "--depth", "512", "256"])
 
