@@ -28,6 +28,7 @@ from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable, publish
+from tilescout.spaces.texts import file_name
 
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
@@ -209,6 +210,11 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
 
 def _missing(path: Path) -> ModelError:
     return ModelError(f"model {path} does not exist; make one with `tilescout train`")
+
+
+def model_in(folder: Path, space: str, device: str) -> Path:
+    """Where a folder has the model of a space on a device: `tilescout train` gives it this name."""
+    return folder / f"{file_name(f'{space}-{device}'.replace(':', '-'))}.npz"
 
 
 def shipped_model(space: str, device: str) -> Path | None:

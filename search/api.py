@@ -113,7 +113,8 @@ def tune(
     budget
         When to stop; a number is one of trials, None means 64.
     settings
-        What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
+        What else the strategy takes: ``{"options": {"copies": 5}}`` for ``lfbo``, ``{"model": path}`` for ``guided``.
+        That path is of a file, or of a folder that has a model of each space that is searched.
     first
         Says what to try right after the default, as indices of the space: what somebody else would try.
     race

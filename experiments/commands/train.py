@@ -14,7 +14,7 @@ from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.objectives import told_apart
-from tilescout.costmodel.persistence import check_model_file, save_model
+from tilescout.costmodel.persistence import check_model_file, model_in, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.costmodel.uncertainty import FOLDS, Ensemble, Errors
 from tilescout.experiments.commands.completion import TABLE
@@ -96,7 +96,7 @@ def train(asked: TrainRequest) -> None:
     card = card_of(tables, samples)
     device = card.device
     folder = asked.out if asked.out is not None else asked.store / "models"
-    path = folder / f"{file_name(f'{asked.space}-{device}'.replace(':', '-'))}.npz"
+    path = model_in(folder, asked.space, device)
     analytic = folder / f"{file_name(f'analytic-{device}')}.json"
     make_folder(folder)
     check_model_file(path)

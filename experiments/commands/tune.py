@@ -110,7 +110,12 @@ class _TuneCommand(click.Command):
     "where there is none]",
     shell_complete=complete_samplers,
 )
-@click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="Cost model of guided: a file, or a folder that has one of each space, as `tilescout train` writes them. "
+    "[default: the shipped one]",
+)
 @click.option("--first", metavar="NAME", help=f"Try this list after the default: {', '.join(RANKINGS)} or a JSON file.")
 @click.option(
     "--trials",

@@ -214,6 +214,10 @@ class ProblemSearch:
         settings |= recalled(options.sampler, options.studies, evaluator, shared.problems)
         if shared.strategy.searches_jointly and self._spaces > 1:
             settings["joint"] = lambda: self._joints[space]
+        if space and "model" in settings:
+            from tilescout.search.samplers.guided import model_beside
+
+            settings["model"] = model_beside(settings["model"])
         asked = replace(options, budget=replace(options.budget, trials=shared.turns.first), settings=settings)
         if space:  # what is named is of the other space
             asked = replace(asked, first=(), resume=bool(options.resume))

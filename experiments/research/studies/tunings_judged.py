@@ -11,7 +11,9 @@ answer's time over the other's there, less 1: what was picked in one race is jud
 
 With `--from-portfolio` each problem is tuned by that sampler once more, before its search goes on: from a store that
 holds the portfolios of both spaces, and nothing else when a tuning begins. With `--from-empty` it is, too, from a store
-that holds nothing then. These answers run in the same races.
+that holds nothing then. These answers run in the same races. With `--models` all this is done once more, right behind
+each, by the cost models in that folder, beside the shipped ones: two models can be compared on the same problems alone,
+since what 60 trials more find depends on the model, too.
 """
 
 import shutil
@@ -68,6 +70,31 @@ def leaders(result: StudyResult) -> list[TrialRecord]:
 
 
 @dataclass(frozen=True)
+class Search:
+    """How a problem is searched.
+
+    Attributes
+    ----------
+    sampler
+        As `tune --sampler` has it.
+    models
+        The folder of the cost models; None for the shipped ones.
+    """
+
+    sampler: str
+    models: Path | None = None
+
+    def __str__(self) -> str:
+        """Its name in what is printed and kept."""
+        return self.sampler if self.models is None else f"{self.sampler} by {self.models.name}"
+
+    def applied(self, options: TuneOptions) -> TuneOptions:
+        """The options of a tuning, with this search."""
+        named = {} if self.models is None else {"model": self.models}
+        return replace(options, sampler=self.sampler, settings={**options.settings, **named})
+
+
+@dataclass(frozen=True)
 class Beside:
     """More tunings of a problem, from a store that holds the portfolios, or nothing, when each begins.
 
@@ -77,7 +104,7 @@ class Beside:
         The engine of each space by its name, the first one's first; their artifacts are kept in this store alone.
     folder
         Where that store and the studies are.
-    samplers
+    searches
         By which a problem is tuned, once by each.
     portfolio
         Whether the store holds the portfolios.
@@ -85,7 +112,7 @@ class Beside:
 
     engines: Mapping[str, LocalEngine]
     folder: Path
-    samplers: Sequence[str]
+    searches: "Sequence[Search]"
     portfolio: bool
 
     def tuned(self, problem: Problem, options: TuneOptions) -> "dict[str, Tuned]":
@@ -97,10 +124,10 @@ class Beside:
             for compiled in [engine.compile(each, problem.signature) for each in stock]:
                 compiled.result()
         kept, count = set(store.glob("??/*")), kernels(store)
-        for number, sampler in enumerate(self.samplers):
-            asked = replace(options, sampler=sampler, studies=studies(self.folder / str(number)))
+        for number, search in enumerate(self.searches):
+            asked = replace(search.applied(options), studies=studies(self.folder / str(number)))
             tuning = Tuned.of(next(iter(self.engines.values())), problem, asked)
-            found[f"{sampler} from {begun}"] = replace(tuning, compiled=kernels(store) - count)
+            found[f"{search} from {begun}"] = replace(tuning, compiled=kernels(store) - count)
             for new in set(store.glob("??/*")) - kept:
                 shutil.rmtree(new)
         return found
@@ -256,9 +283,21 @@ def line(name: str, found: dict[str, Any]) -> str:
     "--from-portfolio", "stocked", multiple=True, help="Tune from the portfolios too, by this sampler; repeatable."
 )
 @click.option("--from-empty", "anew", multiple=True, help="The same from an empty store; repeatable.")
+@click.option(
+    "--models",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of cost models, by which all tunings are made once more.",
+)
 @click.option("--further", default=80, show_default=True, help="Trials in each space behind its tuning.")
 def main(
-    run: Run, seed: int, count: int, sampler: str, stocked: tuple[str, ...], anew: tuple[str, ...], further: int
+    run: Run,
+    seed: int,
+    count: int,
+    sampler: str,
+    stocked: tuple[str, ...],
+    anew: tuple[str, ...],
+    models: Path | None,
+    further: int,
 ) -> None:
     """Judge the answers of tunings, and print their regrets."""
     template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
@@ -273,10 +312,13 @@ def main(
             return {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
 
         engines = opened(folder)
+        by = [None] if models is None else [None, models]
+        empty = [Search(each, its) for each in (sampler, *anew) for its in by][1:]  # the first is the answer's
+        stock = [Search(each, its) for each in stocked for its in by]
         more = [
-            Beside(opened(folder / place), folder / place, samplers, place == "portfolio")
-            for place, samplers in (("empty", anew), ("portfolio", stocked))
-            if samplers
+            Beside(opened(folder / place), folder / place, searches, place == "portfolio")
+            for place, searches in (("empty", empty), ("portfolio", stock))
+            if searches
         ]
         options = TuneOptions(sampler, 0, Budget(FIRST), studies(folder), race=RaceOptions())
         for problem in problems:

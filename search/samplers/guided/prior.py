@@ -13,7 +13,7 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
-from tilescout.costmodel.persistence import ModelCard, load_model
+from tilescout.costmodel.persistence import ModelCard, load_model, model_in
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed, limited
 from tilescout.costmodel.relatives import doubted, model_for, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -27,6 +27,16 @@ SHIPPED = "shipped"
 the device; if there is none either, that of a relative of the space."""
 
 
+def model_beside(given: CostModel | Path | str | None) -> CostModel | Path | str | None:
+    """The cost model of a second space that is searched with the one for which a cost model is given.
+
+    A fitted model and a file are of one space, so that the other is searched by its shipped one. A folder has those of
+    both.
+    """
+    of_one = isinstance(given, CostModel) or (given is not None and given != SHIPPED and not Path(given).is_dir())
+    return SHIPPED if of_one else given
+
+
 class Prior:
     """The log times that a cost model expects of a space, and how wrong it was on other problems.
 
@@ -37,7 +47,7 @@ class Prior:
     space
         The configurations.
     given
-        The cost model: `SHIPPED`, a fitted model, the file of one, or None for none.
+        The cost model: `SHIPPED`, a fitted model, the file of one, a folder of some, or None for none.
     others
         Called for what is known by then of other problems with the same knobs; None if there are none.
     options
@@ -70,7 +80,8 @@ class Prior:
         if self._given == SHIPPED:
             name, device = self.space.name, self.space.device.name
             return model_for(name, device) or relative_model(self.space.template or name, device)
-        return Path(self._given)
+        path = Path(self._given)
+        return model_in(path, self.space.name, self.space.device.name) if path.is_dir() else path
 
     @property
     def sha256(self) -> str:

@@ -78,8 +78,9 @@ class GuidedSampler(SpaceSampler):
     space, seed
         See `SpaceSampler`.
     model
-        The prior: a fitted cost model of the template that is named like the space, or the file of one; None for a
-        search without; by default the one that comes with the package, where there is one.
+        The prior: a fitted cost model of the template that is named like the space, or the file of one, or a folder
+        that has one a space, as `tilescout train` names them; None for a search without; by default the one that comes
+        with the package, where there is one. Where a second space is searched, a folder alone speaks for it, too.
     others
         Called before every proposal for what is known by then of other problems with the same knobs; see
         `tilescout.search.samplers.others`.

@@ -277,6 +277,19 @@ def test_an_answer_that_no_longer_search_beats_has_no_regret(
     assert found["regret"] == [0.0, 0.0, 0.0]
 
 
+TWICE = (tunings_judged.Search("random"), tunings_judged.Search("random"))
+
+
+def test_a_search_by_other_models_is_named_by_their_folder_and_has_them(tmp_path: Path) -> None:
+    options = TuneOptions("random", 0, Budget(2), tmp_path, settings={"options": {}})
+    shipped, before = (tunings_judged.Search("guided", models) for models in (None, tmp_path / "before"))
+
+    assert [str(shipped), str(before)] == ["guided", "guided by before"]
+    assert shipped.applied(options).settings == options.settings
+    assert before.applied(options).settings == {"options": {}, "model": tmp_path / "before"}
+    assert {each.applied(options).sampler for each in (shipped, before)} == {"guided"}
+
+
 def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behind(
     engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +301,7 @@ def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behin
     options = TuneOptions("random", 0, Budget(2), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
     live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
     with LocalEngine(engine.template, artifacts(tmp_path), ["cpu"], HOST, live) as own:
-        stocked = tunings_judged.Beside({"plain_gemm": own}, tmp_path, ("random", "random"), portfolio=True)
+        stocked = tunings_judged.Beside({"plain_gemm": own}, tmp_path, TWICE, portfolio=True)
         found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 0, [stocked])
         assert own.stored(PROBLEM.signature) == [slow]
     (beside,) = found["beside"].values()
@@ -307,7 +320,7 @@ def test_tunings_from_an_empty_store_race_too_and_each_finds_it_empty(
     options = TuneOptions("random", 0, Budget(2), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
     live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
     with LocalEngine(engine.template, artifacts(tmp_path), ["cpu"], HOST, live) as own:
-        anew = tunings_judged.Beside({"plain_gemm": own}, tmp_path, ("random", "random"), portfolio=False)
+        anew = tunings_judged.Beside({"plain_gemm": own}, tmp_path, TWICE, portfolio=False)
         found = anew.tuned(PROBLEM, options)
         assert own.stored(PROBLEM.signature) == []
     (tuned,) = found.values()

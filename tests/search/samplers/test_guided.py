@@ -1,5 +1,9 @@
 """The guided search: what it takes from its model, and what it learns."""
 
+import hashlib
+import shutil
+from pathlib import Path
+
 import numpy as np
 import optuna
 import pytest
@@ -7,9 +11,10 @@ from optuna.trial import TrialState
 
 from tilescout.costmodel.coordinates import coordinates
 from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.costmodel.persistence import shipped_model
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
-from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.guided import SHIPPED, GuidedSampler, model_beside
 from tilescout.search.samplers.guided.history import history_of
 from tilescout.search.samplers.joint import Joint
 from tilescout.spaces.devices import DEVICES
@@ -397,6 +402,34 @@ def test_a_search_without_a_model_begins_with_configurations_that_lie_far_apart(
         assert away[tried[-1]] == away.max()  # of all, where all are drawn
         if number != 2:  # one stays in flight
             study.tell(trial, 1.0 + number)
+
+
+def test_a_folder_of_models_gives_each_space_its_own_and_none_where_it_has_none(tmp_path: Path) -> None:
+    for text in ("gemm_sm90-h200.npz", "gemm_streamk_sm90-h200.npz"):
+        shipped = shipped_model(text.removesuffix("-h200.npz"), "h200")
+        assert shipped is not None
+        shutil.copyfile(shipped, tmp_path / text)
+    second = find_template("gemm_streamk_sm90").space(PROBLEM, H200)
+    guided = [GuidedSampler(SPACE, model=tmp_path), GuidedSampler(second, model=str(tmp_path))]
+    names = ["gemm_sm90-h200.npz", "gemm_streamk_sm90-h200.npz"]
+
+    assert [each.model_file for each in guided] == [tmp_path / name for name in names]
+    assert [each.model_sha256 for each in guided] == [
+        hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names
+    ]
+    (tmp_path / names[0]).unlink()
+    with pytest.raises(ModelError, match=r"gemm_sm90-h200\.npz does not exist; make one with `tilescout train`"):
+        _ = GuidedSampler(SPACE, model=tmp_path).prior
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_a_second_space_has_the_model_of_a_folder_alone(tmp_path: Path, kind: type[Path | str]) -> None:
+    folder = kind(tmp_path)
+    assert model_beside(folder) == folder
+    assert model_beside(None) is None
+    assert model_beside(SHIPPED) == SHIPPED
+    assert model_beside(tmp_path / "gemm_sm90-h200.npz") == SHIPPED
+    assert model_beside(Expectation(truth_of(SPACE))) == SHIPPED
 
 
 def test_the_model_of_a_relative_guides_a_search_of_a_kernel_that_has_none_and_is_doubted() -> None:

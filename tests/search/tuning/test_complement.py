@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optuna
@@ -29,6 +29,8 @@ from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Race, RaceOptions, race_fastest
 from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.guided import SHIPPED
+from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
@@ -43,6 +45,7 @@ from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import complement_of, find_template
 
 PROBLEM, H200 = GemmProblem(32, 48, 40), find_device("h200")
@@ -151,6 +154,29 @@ def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_on
     assert [result.info.space for result in told] == list(spaces)
     assert answer.info.name == fastest(told).info.name
     assert len(trials) == sum(len(result.trials) for result in told) == 2
+
+
+class Told(RandomSampler):
+    """Notes the model that it is given in each space."""
+
+    heard: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, space: SearchSpace | None = None, seed: int | None = None, model: object = None) -> None:
+        super().__init__(space, seed)
+        if space is not None:
+            self.heard[space.name] = model
+
+
+@pytest.mark.parametrize("model", ["file", "folder", SHIPPED, None])
+def test_a_named_model_is_of_the_first_space_and_a_folder_of_models_of_both(
+    engine: Engine, tmp_path: Path, model: str | None
+) -> None:
+    given = {"file": tmp_path / "plain_gemm-host.npz", "folder": tmp_path}.get(model or "", model)
+    options = replace(asked(engine, PROBLEM, 4, tmp_path), sampler=Told, settings={"model": given})
+
+    tune_suite(engine, [PROBLEM], options)
+
+    assert Told.heard == {"plain_gemm": given, "scratch_gemm": SHIPPED if model == "file" else given}
 
 
 def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
