@@ -5,7 +5,7 @@ coarse among the fast ones; the networks are trained to order those. On the ship
 turn, the mean of both ranked better than either (`experiments/results/README.md` has the figures).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,14 +20,20 @@ from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.threads import one_thread
 
 HOPEFUL = 8192
-"""Configurations that a search asks the forest and all networks for. Twelve problems have spaces of 16,608 to 141,432
+"""Configurations that a search asks all networks for. Twelve problems have spaces of 16,608 to 141,432
 configurations in `gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the
 least mean less spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose
 spaces have up to 258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or
 more of those 1,024 (2026-11-28)."""
 
+LIKELIEST = 2048
+"""Configurations that it asks the forest for, too, whose trees take most of the time. Of twelve problems in both spaces
+the 256 of the least mean are the same as with 8,192 in all 24 spaces, and 1,017 or more of the first 1,024
+(2026-11-30). On a host of 16 cores, where searches of both spaces began at the same time, 48 trees took 0.15 and 0.22 s
+of 8,192 configurations, while all else took as long."""
+
 SCOUTS = 2
-"""Networks that say which those are; all of them are asked for these alone. Of twelve spaces of 17,207 to 269,185
+"""Networks that say which the `HOPEFUL` are. Of twelve spaces of 17,207 to 269,185
 configurations the 1,024 that all expect to be the fastest were among the `HOPEFUL` of two in each (2026-11-29)."""
 
 
@@ -73,15 +79,26 @@ class Blended:
         return replace(self, forest=self.forest.settled(name, value), networks=self.networks.settled(name, value))
 
     def foresee(self, features: Features) -> tuple[Floats, Floats]:
-        """The same of the `HOPEFUL` that `SCOUTS` say are the fastest, and for the rest what those say."""
-        if len(features) <= HOPEFUL:
+        """The same of the `LIKELIEST`, and for the rest what networks say: all of them for the `HOPEFUL`."""
+        if len(features) <= LIKELIEST:
             return self.predict(features)
-        said, _ = self.networks.first(SCOUTS).predict(features)
-        hopeful = np.sort(np.argpartition(said, HOPEFUL)[:HOPEFUL])
-        mean, variance = self.predict(features.take(hopeful))
-        all_, spread = said + (mean - said[hopeful]).mean(), np.full(len(features), variance.mean())
-        all_[hopeful], spread[hopeful] = mean, variance
-        return all_, spread
+        if len(features) <= HOPEFUL:
+            said = self.networks.predict(features)
+        else:
+            said = _refined(self.networks.first(SCOUTS).predict(features), features, HOPEFUL, self.networks.predict)
+        return _refined(said, features, LIKELIEST, self.predict)
+
+
+def _refined(
+    said: tuple[Floats, Floats], features: Features, count: int, ask: Callable[[Features], tuple[Floats, Floats]]
+) -> tuple[Floats, Floats]:
+    """What is said of all, with another asked for so many of the fastest: the rest is shifted as those are."""
+    mean = said[0]
+    fastest = np.sort(np.argpartition(mean, count)[:count])
+    asked, variance = ask(features.take(fastest))
+    all_, spread = mean + (asked - mean[fastest]).mean(), np.full(len(features), variance.mean())
+    all_[fastest], spread[fastest] = asked, variance
+    return all_, spread
 
 
 class BlendModel(EnsembleModel):

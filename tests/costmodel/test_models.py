@@ -195,30 +195,36 @@ def test_the_blend_is_the_weighted_mean_of_its_parts_and_unsure_where_they_disag
     assert blend.score([samples[-1]]) > 0.97
 
 
+@pytest.mark.parametrize("hopeful", [100, 10**6], ids=["some of them", "all of them"])
 def test_a_search_is_told_roughly_of_what_the_networks_say_is_slow(
-    samples: list[Sample], blend: BlendModel, monkeypatch: pytest.MonkeyPatch
+    samples: list[Sample], blend: BlendModel, monkeypatch: pytest.MonkeyPatch, hopeful: int
 ) -> None:
     features = samples[-1].features
     whole, same = blend.predict(features), blend.foresee(features)
-    monkeypatch.setattr("tilescout.costmodel.blend.HOPEFUL", 50)
     assert blend.fitted is not None
     assert isinstance(blend.fitted.ensemble, Blended)
-    monkeypatch.setattr("tilescout.costmodel.blend.SCOUTS", 1)
+    networks = blend.fitted.ensemble.networks
+    for name, count in (("HOPEFUL", hopeful), ("LIKELIEST", 50), ("SCOUTS", 1)):
+        monkeypatch.setattr(f"tilescout.costmodel.blend.{name}", count)
     rough = blend.foresee(features)
-    scout = blend.fitted.ensemble.networks.first(1)
-    hopeful = np.argsort(scout.predict(features)[0])[:50]
-    rest = np.setdiff1d(np.arange(len(features)), hopeful)
+    some = np.sort(np.argsort(networks.first(1).predict(features)[0])[:hopeful])
+    likeliest = np.sort(some[np.argsort(networks.predict(features.take(some))[0])[:50]])
+    rest = np.setdiff1d(np.arange(len(features)), likeliest)
 
     assert same.mean.tolist() == whole.mean.tolist()
-    alone = blend.predict(features.take(np.sort(hopeful)))
-    assert rough.mean[np.sort(hopeful)].tolist() == alone.mean.tolist()
-    assert rough.spread[np.sort(hopeful)].tolist() == alone.spread.tolist()
+    alone = blend.predict(features.take(likeliest))
+    assert rough.mean[likeliest].tolist() == alone.mean.tolist()
+    assert rough.spread[likeliest].tolist() == alone.spread.tolist()
     # Networks are asked in single precision: the last bits depend on how many rows there are.
-    assert np.allclose(rough.mean[hopeful], whole.mean[hopeful], rtol=0, atol=1e-6)
-    assert np.allclose(rough.spread[hopeful], whole.spread[hopeful], rtol=0, atol=1e-5)
+    assert np.allclose(rough.mean[likeliest], whole.mean[likeliest], rtol=0, atol=1e-6)
+    assert np.allclose(rough.spread[likeliest], whole.spread[likeliest], rtol=0, atol=1e-5)
     assert not np.allclose(rough.mean[rest], whole.mean[rest], rtol=0, atol=1e-6)
     assert np.abs(rough.mean[rest] - whole.mean[rest]).mean() < 0.3
-    assert rough.mean[rest].min() > rough.mean[hopeful].min()
+    assert rough.mean[rest].min() > rough.mean[likeliest].min()
+    # Where the forest is not asked, those that all networks are asked for are in their order.
+    asked = np.setdiff1d(some, likeliest)
+    said = networks.predict(features.take(some))[0][np.isin(some, asked)]
+    assert np.allclose(rough.mean[asked] - said, (rough.mean[asked] - said)[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["forest", "ranking", "blend"])
