@@ -33,12 +33,13 @@ def codes_known(knobs: Sequence[Knob], configurations: Iterable[Configuration]) 
 
 def kernels_of(launched: Launched, knobs: Sequence[Knob], codes: NDArray[np.int16]) -> NDArray[np.int64]:
     """Numbers of the kernels that configurations are compiled as, given as codes of shape [configurations, knobs]."""
-    compiled = np.asarray(codes, dtype=np.int64).copy()
-    for at, knob in enumerate(knobs):
+    numbers = np.zeros(len(codes), dtype=np.int64)
+    for knob, column in zip(knobs, np.asarray(codes).T, strict=True):
+        compiled = np.arange(len(knob.values))
         if values := launched.get(knob.name):
-            same = np.isin(compiled[:, at], [knob.code(value) for value in values])
-            compiled[same, at] = knob.code(values[0])
-    numbers: NDArray[np.int64] = np.ravel_multi_index(tuple(compiled.T), [len(knob.values) for knob in knobs])
+            compiled[[knob.code(value) for value in values]] = knob.code(values[0])
+        numbers *= len(knob.values)
+        numbers += compiled.take(column)
     return numbers
 
 

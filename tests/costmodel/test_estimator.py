@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tilescout.costmodel import estimator
 from tilescout.costmodel.analytic import AnalyticModel
 from tilescout.costmodel.estimator import Expected, Prediction
 from tilescout.costmodel.features import Features
@@ -69,6 +72,22 @@ def test_a_score_needs_two_different_times_of_a_problem() -> None:
     censored = replace(samples[0], censored=np.ones(80, np.bool_))
     alike = replace(samples[1], log_time=np.zeros(80))
     assert model.score([*samples, censored]) == model.score(samples) > 0
-    for given in ([], [censored], [alike], [samples[0].take(np.array([5]))]):
+    for learned in ([], [censored], [alike], [samples[0].take(np.array([5]))]):
         with pytest.raises(ModelError, match="no problem has two different times"):
-            model.score(given)
+            model.score(learned)
+
+
+@given(
+    least=st.lists(st.integers(-3, 3), min_size=1, max_size=30),
+    first=st.integers(1, 12),
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+)
+def test_the_most_hopeful_come_first_and_of_those_alike_the_first(
+    least: list[int], first: int, counts: list[int]
+) -> None:
+    prediction = Prediction(np.array(least) + 0.5, np.full(len(least), 0.5), 0.1)
+    order = sorted(range(len(least)), key=lambda row: least[row])  # stable
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimator, "_FIRST", first)
+        for count in counts:
+            assert prediction.hopeful(count).tolist() == order[:count]

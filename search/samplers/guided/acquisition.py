@@ -46,7 +46,7 @@ def candidates_among(
     is_free[free] = True
     if prior is not None:
         # Of so many that come first, no more are taken than the space has fewer free ones.
-        hopeful = prior.most_hopeful[: options.candidates + len(is_free) - len(free)]
+        hopeful = prior.hopeful(options.candidates + len(is_free) - len(free))
         chosen[hopeful[is_free[hopeful]][: options.candidates]] = True
     else:
         chosen[rng.choice(free, options.candidates, replace=False)] = True
