@@ -56,8 +56,6 @@ class Times:
     stopped, ratios
         Why the first search ended by itself, and the times of all trials over the library's, those of the first search
         before those of the second; None without a time.
-    compiled
-        Kernels that are in the store now and were not before.
     """
 
     problem: str = ""
@@ -73,7 +71,6 @@ class Times:
     compile_seconds: float = 0.0
     stopped: str = ""
     ratios: list[float | None] = field(default_factory=list)
-    compiled: int = 0
     compiling: list[Span] = field(default_factory=list)
     expecting: list[Span] = field(default_factory=list)
     preparing: list[Span] = field(default_factory=list)
@@ -146,10 +143,8 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     from tilescout.search.build.early import hold_for_next
     from tilescout.search.engines.engine import LiveOptions
     from tilescout.search.engines.selection import make_engine
-    from tilescout.search.studies.folders import artifacts
 
     times = Times(problem, cores=available_cores(), imported=now())
-    before = kernels(artifacts(store))
 
     def make_watched(*arguments: Any, **named: Any) -> "Engine":
         engine = make_engine(*arguments, **named)
@@ -180,7 +175,6 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     times.ratios = [timing.ratio if timing is not None else None for timing in timings]
     times.compile_seconds = sum(trial.measurement.compile_seconds for trial in trials)
     times.prepared = times.preparing[0][1]
-    times.compiled = kernels(artifacts(store)) - before
     times.searched = max(trial.finished for trial in trials) - launched
     return times
 
@@ -201,7 +195,6 @@ def compile_some(problem: str, count: int, store: Path, launched: float, standby
     from tilescout.spaces.templates import find_template
 
     times = Times(problem, cores=available_cores(), imported=now())
-    before = kernels(artifacts(store))
     template, device = find_template("gemm_sm90"), find_device("h200")
     parsed = template.parse(problem)
     options = CompileOptions(standby=standby)
@@ -214,7 +207,6 @@ def compile_some(problem: str, count: int, store: Path, launched: float, standby
         futures = [compile_(each) for each in (template.default(parsed, device), *drawn)]
         built = [future.result() for future in futures]
         times.searched = times.raced = times.logged = now()
-    times.compiled = kernels(artifacts(store)) - before
     times.trials = sum(isinstance(each, Artifact) for each in built)
     times.compile_seconds = sum(each.compile_seconds for each in built)
     return times
