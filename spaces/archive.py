@@ -17,6 +17,7 @@ from tilescout.spaces.outputs import check_replaceable, publish
 
 _SUFFIX = ".npy"
 _ARRAYS = 1000  # in one archive
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, `zipfile` unpacks more than it is asked for
 _KINDS = "fiuU"  # real numbers, integers and text; no objects
 
 
@@ -40,6 +41,8 @@ def read_arrays(content: bytes, limit: int) -> dict[str, NDArray[Any]]:
             members = archive.infolist()
             if len(members) > _ARRAYS or sum(member.file_size for member in members) > limit:
                 raise ValueError(f"it holds more than {_ARRAYS} arrays or {limit / 1e6:.4g} MB")
+            if any(member.compress_type not in _PACKED for member in members):
+                raise ValueError("it is packed in another way than NumPy packs")
             found = {}
             for member in members:
                 with archive.open(member) as file:

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,13 +71,15 @@ for path in sys.argv[1:]:
 def archive(array: bytes, **options: Any) -> bytes:
     """A model whose card has these bytes."""
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(made, "w", options.get("packed", zipfile.ZIP_DEFLATED)) as file:
         with file.open("card.npy", "w", force_zip64=True) as member:
             member.write(array)
             for _ in range(options.get("zeros", 0)):
                 member.write(bytes(1 << 20))
         for number in range(options.get("more", 0)):
             file.writestr(f"{number}.npy", array)
+        if "claims" in options:
+            file.infolist()[0].file_size = options["claims"]
     return made.getvalue()
 
 
@@ -172,6 +175,19 @@ def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]
         assert line != "it was read", path
         assert len(line.splitlines()) == 1, (path, line)
         assert len(line) < 1000, (path, line)
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_that_claims_little_is_not_unpacked_further(packed: int) -> None:
+    content = archive(header("'<f8'", "(100,)"), zeros=64, packed=packed, claims=1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"packed in another way|Bad CRC-32"):
+            read_arrays(content, 1 << 20)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(content) + (4 << 20)
 
 
 @pytest.mark.parametrize(
