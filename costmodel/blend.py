@@ -92,7 +92,7 @@ class Blended:
 def _refined(
     said: tuple[Floats, Floats], features: Features, count: int, ask: Callable[[Features], tuple[Floats, Floats]]
 ) -> tuple[Floats, Floats]:
-    """What is said of all, with another asked for so many of the fastest: the rest is shifted as those are."""
+    """Predictions of all, with another asked for so many of the fastest: the rest is shifted as those are."""
     mean = said[0]
     fastest = np.sort(np.argpartition(mean, count)[:count])
     asked, variance = ask(features.take(fastest))

@@ -98,7 +98,7 @@ class Prediction:
         return np.asarray(np.hypot(self.spread, self.shift))
 
     def hopeful(self, count: int) -> NDArray[np.int64]:
-        """So many configurations, those of the least mean less spread, the least first; of shape [count]."""
+        """So many configurations, those of the least mean less spread, the least first; all, if there are no more."""
         return (self._first if count <= len(self._first) else self._ordered)[:count]
 
     @cached_property

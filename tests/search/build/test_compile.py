@@ -395,11 +395,13 @@ def test_what_differs_in_its_launch_alone_is_compiled_once_and_costs_it_once(
 
 def test_what_does_not_compile_is_no_kernel_however_it_is_launched(open_launched: Callable[..., CompilePool]) -> None:
     with open_launched() as pool:
-        outcomes = [pool.submit(plain("compiler_refuses", repeats)) for repeats in (2, 1)]
-        later, first = (outcome.result() for outcome in outcomes)
+        outcomes = [pool.submit(plain("compiler_refuses", repeats)) for repeats in (2, 2, 1)]
+        later, again, first = (outcome.result() for outcome in outcomes)
     assert isinstance(later, CompileFailure)
+    assert isinstance(again, CompileFailure)
     assert isinstance(first, CompileFailure)
-    assert later.error == first.error
+    assert later.error == again.error == first.error
+    assert later.compile_seconds > 0 == again.compile_seconds  # it is compiled once
 
 
 def test_a_compiler_works_for_all_that_is_compiled_as_one_until_none_is_wanted(
