@@ -7,6 +7,7 @@ a JSON text. Arrays are checked before they are used.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import lru_cache
 from io import BytesIO
@@ -140,6 +141,19 @@ def _has_card(path: Path) -> bool:
     return "card" in read_arrays(read_regular(path, _LARGEST), _UNPACKED)
 
 
+def named_model(name: Path | str) -> Path:
+    """A file of a model, or a folder of some, that is named in Python. An empty text would mean the working directory.
+
+    Raises
+    ------
+    ModelError
+        If it is empty.
+    """
+    if name == "":
+        raise ModelError("the name of the cost model is empty; a folder of models that is the working one is a dot")
+    return Path(name)
+
+
 def check_exists(path: Path) -> None:
     """Refuse a model's file that is not there: to look is quick, to read it is not.
 
@@ -164,7 +178,8 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
         found = path.stat()
     except OSError:
         return _read_model(path, ())  # which tells
-    return _read_model(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    model, card = _read_model(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    return copy(model), card  # whoever fits it changes their own
 
 
 @lru_cache(maxsize=_KEPT)

@@ -7,7 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.costmodel.persistence import check_exists
+from tilescout.costmodel.persistence import check_exists, named_model
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
@@ -351,7 +351,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if isinstance(model, str):
         from tilescout.search.samplers.guided import SHIPPED
 
-        model = None if model == SHIPPED else Path(model)
+        model = None if model == SHIPPED else named_model(model)
     if isinstance(model, Path):
         check_exists(model)
 

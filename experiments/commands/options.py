@@ -79,23 +79,30 @@ class Finite(click.FloatRange):
 _EMPTY = "it is empty; the working directory is written as a dot."
 
 
-class Folder(click.Path):
-    """A folder. An empty text, which a shell's unset variable leaves, is none: it would mean the working directory."""
+class Named(click.Path):
+    """A path. An empty text, which a shell's unset variable leaves, is none: it would mean the working directory."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False)
+    def __init__(self, *, file_okay: bool = True) -> None:
+        super().__init__(path_type=Path, file_okay=file_okay)
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """The folder's path.
+        """The path.
 
         Raises
         ------
         BadParameter
-            If it is empty, or a file.
+            If it is empty, or of a file where that can't be.
         """
         if value == "":
             self.fail(_EMPTY, parameter, context)
         return super().convert(value, parameter, context)
+
+
+class Folder(Named):
+    """A folder."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
 
 
 def _named_place(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

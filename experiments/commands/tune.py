@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import click
 from tilescout.experiments.commands.completion import TABLE, complete_samplers, complete_suites
 from tilescout.experiments.commands.options import (
     Finite,
+    Named,
     cluster_option,
     collected,
     examples,
@@ -112,7 +112,7 @@ class _TuneCommand(click.Command):
 )
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=Named(),
     help="Cost model of guided: a file, or a folder that has one of each space, as `tilescout train` writes them. "
     "[default: the shipped one]",
 )

@@ -243,6 +243,19 @@ def test_a_saved_model_predicts_the_same(
     assert before.shift == after.shift
 
 
+def test_a_model_that_is_fitted_after_it_was_read_is_not_what_is_read_next(
+    samples: list[Sample], model: ForestModel, tmp_path: Path
+) -> None:
+    save_model(tmp_path / "model.npz", model, CARD)
+    features = samples[-1].features
+    loaded, _ = load_model(tmp_path / "model.npz")
+    before = loaded.predict(features).mean
+    loaded.fit([replace(sample, log_time=sample.log_time + 1) for sample in samples])
+
+    assert loaded.predict(features).mean.mean() > before.mean() + 0.5
+    np.testing.assert_array_equal(load_model(tmp_path / "model.npz")[0].predict(features).mean, before)
+
+
 def test_a_blend_whose_file_tells_no_weight_is_an_even_one(
     samples: list[Sample], blend: BlendModel, tmp_path: Path
 ) -> None:
@@ -431,8 +444,10 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(
 ) -> None:
     path = tmp_path / "model.npz"
     save_model(path, model, CARD)
-    first = load_model(path)
-    assert load_model(path)[0] is first[0]
+    first, again = load_model(path)[0], load_model(path)[0]
+    assert isinstance(first, ForestModel)
+    assert isinstance(again, ForestModel)
+    assert first.fitted is again.fitted is not None
     path.unlink()
     save_model(path, ranking, CARD)
     assert isinstance(load_model(path)[0], RankingModel)

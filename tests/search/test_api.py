@@ -131,6 +131,7 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"sampler": "none"}, SamplerError),
         ({"table": "missing.parquet"}, TableError),
         ({"settings": {"model": "missing.npz"}}, ModelError),
+        ({"settings": {"model": ""}}, ModelError),
         ({"first": lambda template, space: [-1]}, SamplerError),
         ({"first": lambda template, space: [len(space)]}, SamplerError),
         ({"first": lambda template, space: [0.5]}, SamplerError),

@@ -13,7 +13,7 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
-from tilescout.costmodel.persistence import ModelCard, load_model, model_in
+from tilescout.costmodel.persistence import ModelCard, load_model, model_in, named_model
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed, limited
 from tilescout.costmodel.relatives import doubted, model_for, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -80,7 +80,7 @@ class Prior:
         if self._given == SHIPPED:
             name, device = self.space.name, self.space.device.name
             return model_for(name, device) or relative_model(self.space.template or name, device)
-        path = Path(self._given)
+        path = named_model(self._given)
         return model_in(path, self.space.name, self.space.device.name) if path.is_dir() else path
 
     @property

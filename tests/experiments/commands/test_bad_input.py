@@ -76,7 +76,7 @@ def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str
     assert f"Invalid value for '{option}'" in refusal(*TUNE, *PROBLEM, option, number)
 
 
-@pytest.mark.parametrize("option", ["--store", "--storage", "--mlflow"])
+@pytest.mark.parametrize("option", ["--store", "--storage", "--mlflow", "--model"])
 def test_an_empty_place_is_not_the_working_directory(
     refusal: Refusal, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,6 +420,8 @@ def test_a_folder_of_models_gives_each_space_its_own_and_none_where_it_has_none(
     (tmp_path / names[0]).unlink()
     with pytest.raises(ModelError, match=r"gemm_sm90-h200\.npz does not exist; make one with `tilescout train`"):
         _ = GuidedSampler(SPACE, model=tmp_path).prior
+    with pytest.raises(ModelError, match="the name of the cost model is empty"):
+        _ = GuidedSampler(SPACE, model="").prior
 
 
 @pytest.mark.parametrize("kind", [Path, str])
