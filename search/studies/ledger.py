@@ -13,6 +13,8 @@ from optuna.trial import FrozenTrial
 from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
 from tilescout.spaces.space import Indices, SearchSpace
 
+_LARGEST = np.iinfo(np.int64).max
+
 CLAIM = "tilescout:claim"
 """The system attribute of a trial that holds the codes proposed for it. Optuna stores the parameters of a trial one by
 one: without this attribute other processes would not know the configuration until the last one is stored."""
@@ -103,9 +105,11 @@ def _codes(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> list[int] |
     if GIVEN_UP in trial.system_attrs:
         return None
     if _is_of(trial, knobs):
-        return [trial.params[name] for name in knobs]
-    if claim := trial.system_attrs.get(CLAIM):
-        return list(claim)
-    given = queued_parameters(trial)
-    codes = [int(code) for name in knobs if isinstance(code := given.get(name), Integral)]
-    return codes if len(codes) == len(knobs) else None
+        codes: object = [trial.params.get(name) for name in knobs]
+    elif not (codes := trial.system_attrs.get(CLAIM)):
+        given = queued_parameters(trial)
+        codes = [given.get(name) for name in knobs]
+    if not isinstance(codes, list) or len(codes) != len(knobs):  # of a damaged study
+        return None
+    known = [int(code) for code in codes if isinstance(code, Integral) and abs(int(code)) <= _LARGEST]
+    return known if len(known) == len(knobs) else None

@@ -58,8 +58,8 @@ def set_system_attribute(study: optuna.Study, trial: FrozenTrial, key: str, valu
 
 def queued_parameters(trial: FrozenTrial) -> dict[str, Any]:
     """The parameters that an enqueued trial was given, some or all; they outlive its being run."""
-    given: Mapping[str, Any] = trial.system_attrs.get(_QUEUED, {})
-    return dict(given)
+    given = trial.system_attrs.get(_QUEUED)
+    return dict(given) if isinstance(given, Mapping) else {}
 
 
 def cached(storage: RDBStorage) -> BaseStorage:

@@ -39,7 +39,8 @@ def enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:
 
 def record_expected(trial: optuna.Trial, expected: Expected) -> None:
     """Store the prediction for a trial that is about to be measured."""
-    trial.set_user_attr(_EXPECTED, asdict(expected))
+    with suppress(UpdateFinishedTrialError):  # another tuner has settled it
+        trial.set_user_attr(_EXPECTED, asdict(expected))
 
 
 def keep_outcome(trial: optuna.Trial, measurement: Measurement) -> None:
@@ -50,7 +51,8 @@ def keep_outcome(trial: optuna.Trial, measurement: Measurement) -> None:
 
 def give_up(study: optuna.Study, trial: optuna.Trial) -> None:
     """Finish a trial that was in flight when its search ended; a search that goes on may propose the same again."""
-    set_system_attribute(study, study.get_trials(deepcopy=False)[trial.number], GIVEN_UP, True)
+    with suppress(UpdateFinishedTrialError):  # another tuner has settled it
+        set_system_attribute(study, study.get_trials(deepcopy=False)[trial.number], GIVEN_UP, True)
     record_outcome(study, trial, Measurement(Status.INTERRUPTED, "the search ended before this trial did"))
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.engines.evaluator import Evaluator
@@ -29,7 +30,8 @@ from tilescout.search.studies.trials import (
     was_given,
 )
 from tilescout.search.tuning.budget import Budget
-from tilescout.spaces.errors import StoreError, TilescoutError
+from tilescout.search.tuning.tally import Tally, Told
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.space import SearchSpace
 
 
@@ -158,9 +160,9 @@ class _Loop:
     def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: OnChange) -> None:
         self._lanes, self._budget, self._on_change = lanes, budget, on_change
         self._knobs = [distributions(lane.space) for lane in lanes]
-        self._tallies = [_Tally() for _ in lanes]
+        self._tallies = [Tally() for _ in lanes]
         self._expected_us: float | None = None
-        self._told: list[_Told] = []  # of all trials
+        self._told: list[Told] = []  # of all trials
         self._compiled = set[tuple[int, int]]()  # by the numbers of lanes, the kernels of the same
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
@@ -229,11 +231,21 @@ class _Loop:
                     self._begin(at, trial)
             except SpaceExhaustedError:  # other processes that share the study have the rest
                 self._exhausted.add(at)
+            except UpdateFinishedTrialError:  # this process was taken for dead: the trial is another tuner's
+                continue
         return None
 
     def _begin(self, at: int, trial: optuna.Trial) -> None:
         lane, tally = self._lanes[at], self._tallies[at]
         index = int(lane.space.find(codes(lane.space, trial.params)))
+        if index < 0:
+            give_up(lane.study, trial)
+            raise StoreError(f"trial {trial.number} of the study is damaged: it asks for what is no configuration")
+        if (settled := self._in_flight.get((at, index))) is not None:
+            # This process was taken for dead, and has what it lost again: what runs is the new trial's.
+            give_up(lane.study, settled)
+            self._in_flight[at, index] = trial
+            return
         self._in_flight[at, index] = trial
         tally.running += 1
         if self._has_to_wait(at, index):
@@ -322,8 +334,11 @@ class _Loop:
         if trial is None:
             return None
         # The proposal may take long, and none is made twice without the lock.
-        for name, knob in self._knobs[at].items():
-            trial.suggest_int(name, knob.low, knob.high)
+        try:
+            for name, knob in self._knobs[at].items():
+                trial.suggest_int(name, knob.low, knob.high)
+        except MALFORMED as error:  # of optuna, over what is queued
+            raise StoreError(f"trial {trial.number} of the study is damaged: {one_line(error, 200)}") from error
         return trial
 
     def _hear(self, first: tuple[int, int]) -> None:
@@ -386,7 +401,7 @@ class _Loop:
             return False
         timing, is_dear = trial.measurement.timing, bool(self._dear_kernels([(at, trial.index)]))
         ratio = timing.ratio if timing is not None else math.inf
-        self._told.append(_Told(ratio, is_dear, self._proposed_at(at, trial.number), trial.finished))
+        self._told.append(Told(ratio, is_dear, self._proposed_at(at, trial.number), trial.finished))
         self._compiled.add((at, int(self._lanes[at].evaluator.kernels[trial.index])))
         return True
 
@@ -427,65 +442,6 @@ class _Loop:
             )
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
-
-
-@dataclass(frozen=True)
-class _Told:
-    """A finished trial of any of the studies, as far as it counts for all.
-
-    Attributes
-    ----------
-    ratio
-        Its time over the library's; infinite without one.
-    is_dear
-        See `Joint`.
-    proposed, finished
-        When a sampler proposed it, and when its outcome was known, in seconds since the epoch.
-    """
-
-    ratio: float
-    is_dear: bool
-    proposed: float
-    finished: float
-
-
-class _Tally:
-    """Sums over the finished trials of a study.
-
-    Attributes
-    ----------
-    trials, gpu_seconds
-        How many there are, and the seconds of GPU time that they took.
-    incumbent
-        The best ratio to the library; infinite without one.
-    running
-        Trials in flight.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: set[int] = set()
-        self.gpu_seconds = 0.0
-        self.incumbent = math.inf
-        self.running = 0
-
-    @property
-    def trials(self) -> int:
-        return len(self._numbers)
-
-    @property
-    def in_hand(self) -> int:
-        """Trials that are finished or in flight."""
-        return self.trials + self.running
-
-    def add(self, trial: TrialRecord) -> bool:
-        """Count a trial; False if it was counted before."""
-        if trial.number in self._numbers:
-            return False
-        self._numbers.add(trial.number)
-        self.gpu_seconds += trial.measurement.gpu_seconds
-        if trial.measurement.timing is not None:
-            self.incumbent = min(self.incumbent, trial.measurement.timing.ratio)
-        return True
 
 
 def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:

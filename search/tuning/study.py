@@ -3,9 +3,9 @@
 import logging
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
-from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, DeviceError, SamplerError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
@@ -197,9 +197,10 @@ def run_study(
         store, name = study_store(options.studies), _base_name(evaluator, sampler, options)
         study, tuner = stack.enter_context(store.join(name, options.resume, sampler, space, options.sharing))
         with tuner.exclusive():
-            info = _about(study, sampler, evaluator, options)
-            tuner.take_over()
-            before = _finished_before(study, tuner, space)
+            with _refused_if_damaged(study):
+                info = _about(study, sampler, evaluator, options)
+                tuner.take_over()
+                before = _finished_before(study, tuner, space)
             run_id = study.user_attrs.get(TRACKING_RUN)
             make = partial(make_tracker, info, run_id)
             # Tuners that share a study share its run: whoever is first makes it before another looks for it.
@@ -237,6 +238,19 @@ def run_study(
         on_result(result)
         on_phase("log the trials and pictures; the result is stored")
         return _presented(audience, result)
+
+
+@contextmanager
+def _refused_if_damaged(study: optuna.Study) -> Iterator[None]:
+    """Tell of records that are not of the form that a study has, whoever wrote them."""
+    try:
+        yield
+        if len(study.directions) != 1:
+            raise ValueError(f"it has {len(study.directions)} objectives")
+    except MALFORMED as error:
+        raise StoreError(
+            f"the study {study.study_name} is damaged ({one_line(error, 200)}): start a new one, without --resume"
+        ) from error
 
 
 def _finished_before(study: optuna.Study, tuner: Tuner, space: SearchSpace) -> list[TrialRecord]:
