@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import lru_cache
 from io import BytesIO
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
 _EVEN = 0.5  # the weight of networks in files that do not say it
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
+_NAMED = 10  # models of a folder, in a message
 _ARCHIVE = b"PK"  # the first bytes of an .npz file
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
 _KEPT = 4  # models that were read last: those of both spaces of a suite's problems, and of the library
@@ -190,6 +191,8 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
         if not content.startswith(_ARCHIVE):
             raise ModelError(f"{path} is no model: one is a .npz file, which `tilescout train` writes")
         arrays = read_arrays(content, _UNPACKED)
+        if "card" not in arrays:
+            raise ModelError(f"{path} is no model: it is an archive of other arrays")
         about = parse_json(str(arrays.pop("card")))
         if about["format"] not in (_ONE_TABLE, FORMAT):
             raise ModelError(
@@ -230,6 +233,25 @@ def _missing(path: Path) -> ModelError:
 def model_in(folder: Path, space: str, device: str) -> Path:
     """Where a folder has the model of a space on a device: `tilescout train` gives it this name."""
     return folder / f"{file_name(f'{space}-{device}'.replace(':', '-'))}.npz"
+
+
+def find_model(folder: Path, space: str, device: str) -> Path:
+    """The model of a space on a device in a folder.
+
+    Raises
+    ------
+    ModelError
+        If it has none.
+    """
+    path = model_in(folder, space, device)
+    if not path.exists():
+        there = sorted(one_line(each.name, 60) for each in islice(folder.glob("*.npz"), _NAMED))
+        raise ModelError(
+            f"the folder {folder} has no {path.name}, the model of {space} on {device}, only {', '.join(there)}"
+            if there
+            else f"the folder {folder} has no models: make one with `tilescout train {space} --out {folder}`"
+        )
+    return path
 
 
 def shipped_model(space: str, device: str) -> Path | None:

@@ -23,6 +23,7 @@ from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, given_template
+from tilescout.spaces.texts import is_address
 from tilescout.spaces.trust import named_folder
 
 if TYPE_CHECKING:
@@ -413,7 +414,7 @@ class _Trackers:
         self._logger: StandingLogger | None = None
         self._root: Path | None = None
         # Of a path MLflow would make a store in the working directory, and an empty text would log nothing.
-        if mlflow == "" or not isinstance(mlflow, bool | str):
+        if not isinstance(mlflow, bool | str) or (isinstance(mlflow, str) and not is_address(mlflow)):
             raise StoreError(f"`mlflow` can't be {mlflow!r}: allowed are True, False and the URI of a store as text")
         if mlflow:
             from tilescout.search import tracking

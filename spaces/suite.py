@@ -192,6 +192,8 @@ def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
     if not isinstance(problems, list):
         raise TypeError("`problems` is no list")
     for given in problems:
+        if not isinstance(given, str | Mapping):
+            raise TypeError(f"each of `problems` is a text or a table with the key problem, not {given!r}")
         named = {"problem": given} if isinstance(given, str) else given
         check_keys(named, {"problem", "label", "phase", "count"})
         problem, label, phase = named["problem"], named.get("label", ""), named.get("phase", "")

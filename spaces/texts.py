@@ -126,6 +126,11 @@ def some_of(names: Sequence[object], most: int) -> str:
     return ", ".join(map(str, names[:most])) + more
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a store, ``sqlite:///mlflow.db`` or ``databricks``, and no path of a file."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|databricks", text) is not None
+
+
 def file_name(text: object) -> str:
     """A file's name that is made of a text: of one folder, and of no more than 200 bytes.
 

@@ -19,14 +19,14 @@ from tilescout.search.build.standby import IDLE_SECONDS
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.errors import ProblemError, SpaceError
+from tilescout.spaces.errors import ProblemError, SpaceError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.texts import without_secrets
+from tilescout.spaces.texts import is_address, without_secrets
 
 Result = TypeVar("Result")
 
@@ -112,9 +112,14 @@ def _named_place(context: click.Context, parameter: click.Parameter, value: str 
 
 
 def named_store(context: click.Context, parameter: click.Parameter, uri: str | None) -> str | None:
-    """The callback of an option that takes MLflow's store: an empty text, of an unset variable, is none."""
+    """The callback of an option that takes MLflow's store: neither an empty text, of an unset variable, nor a path."""
     if uri == "":
         raise click.BadParameter("it is empty; leave it out for the file in the store.")
+    if uri is not None and not is_address(uri):
+        raise click.BadParameter(
+            f"{one_line(uri, 60)} is no address: allowed are a file (sqlite:////path/mlflow.db) or a running server "
+            "(http://host:port)."
+        )
     return uri
 
 

@@ -189,6 +189,8 @@ def make_sampler(
     parameters = list(inspect.signature(kind.__init__).parameters.values())[3:]  # after self, space and seed
     taken = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     unknown = sorted(set(settings) - set(taken))
+    if "model" in unknown:
+        raise SamplerError(f"sampler {kind.name} takes no cost model: name none, or search with guided")
     if unknown:
         raise SamplerError(
             f"sampler {kind.name} takes no {unknown[0]!r}, " + (f"only {', '.join(taken)}" if taken else "only a seed")

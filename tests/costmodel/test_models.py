@@ -334,6 +334,9 @@ def test_damaged_models_are_refused(model: ForestModel, tmp_path: Path) -> None:
     path.write_text("no archive")
     with pytest.raises(ModelError, match="is no model"):
         load_model(path)
+    np.savez_compressed(path, numbers=np.arange(3))
+    with pytest.raises(ModelError, match="is no model: it is an archive of other arrays"):
+        load_model(path)
 
 
 def test_trees_that_lead_outside_themselves_are_refused(model: ForestModel, tmp_path: Path) -> None:

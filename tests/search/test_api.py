@@ -142,6 +142,7 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"mlflow": 1}, StoreError),
         ({"mlflow": ""}, StoreError),
         ({"mlflow": Path("mlruns")}, StoreError),
+        ({"mlflow": "mlruns"}, StoreError),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_written(

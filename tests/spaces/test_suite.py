@@ -145,7 +145,7 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
     [
         ("", "it has no problems"),
         ("problems = 3", "malformed suite"),
-        ("problems = [3]", "malformed suite"),
+        ("problems = [3]", "malformed suite bad: each of `problems` is a text or a table with the key problem, not 3"),
         ('problems = "8x8x8"', "malformed suite bad: `problems` is no list"),
         ('[problems]\n"8x8x8" = 1', "malformed suite bad: `problems` is no list"),
         ('[tokens]\ndecode = "12"\n[[product]]\nname = "x"\nn = 8\nk = 8', "malformed suite bad: tokens are integers"),

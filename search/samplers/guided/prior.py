@@ -1,5 +1,6 @@
 """The prior: log times that are expected of the configurations of a space before any of them is measured."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -13,14 +14,16 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
-from tilescout.costmodel.persistence import ModelCard, load_model, model_in, named_model
+from tilescout.costmodel.persistence import ModelCard, find_model, load_model, named_model
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed, limited
 from tilescout.costmodel.relatives import doubted, model_for, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
+
+_LOG = logging.getLogger(__name__)
 
 SHIPPED = "shipped"
 """Take the model that comes with the package for the space and the device. If there is none, take that of a sibling of
@@ -81,7 +84,7 @@ class Prior:
             name, device = self.space.name, self.space.device.name
             return model_for(name, device) or relative_model(self.space.template or name, device)
         path = named_model(self._given)
-        return model_in(path, self.space.name, self.space.device.name) if path.is_dir() else path
+        return find_model(path, self.space.name, self.space.device.name) if path.is_dir() else path
 
     @property
     def sha256(self) -> str:
@@ -97,6 +100,18 @@ class Prior:
     def of_relative(self) -> bool:
         """Whether the model is one of another kernel; see `tilescout.costmodel.relatives`."""
         return self._loaded is not None and self._loaded[1].space != self.space.name
+
+    def tell_if_lent(self) -> None:
+        """Warn of a model that was named and is of another kernel."""
+        if self._given != SHIPPED and self.of_relative:
+            assert self._loaded is not None
+            of = one_line(self._loaded[1].space, 60)
+            _LOG.warning(
+                "the cost model %s is of %s, not of %s: it is doubted, as that of a relative is",
+                self.file,
+                of,
+                self.space.name,
+            )
 
     @property
     def of_sibling(self) -> bool:

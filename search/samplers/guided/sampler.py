@@ -217,6 +217,7 @@ class GuidedSampler(SpaceSampler):
         prior = self.about.prior
         if prior.of_model is not None:
             _ = prior.points
+            prior.tell_if_lent()
         else:
             prior.beside()
 

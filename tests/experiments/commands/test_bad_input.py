@@ -95,6 +95,7 @@ def test_an_empty_address_of_mlflow_makes_no_store_in_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "Invalid value for '--mlflow': it is empty" in refusal(*command, "--mlflow", "")
+    assert "Invalid value for '--mlflow': mlruns is no address: allowed are" in refusal(*command, "--mlflow", "mlruns")
     assert not list(tmp_path.iterdir())
 
 

@@ -369,8 +369,10 @@ def test_in_a_large_space_the_neighbours_of_the_best_are_looked_at() -> None:
 
 
 def test_settings_that_a_strategy_does_not_take_are_refused() -> None:
-    with pytest.raises(SamplerError, match="sampler random takes no 'model', only a seed"):
+    with pytest.raises(SamplerError, match="sampler random takes no cost model: name none, or search with guided"):
         make_sampler("random", SPACE, 0, model=None)
+    with pytest.raises(SamplerError, match="sampler random takes no 'luck', only a seed"):
+        make_sampler("random", SPACE, 0, luck=1)
     with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, others"):
         make_sampler("guided", SPACE, 0, luck=1)
 
@@ -418,10 +420,25 @@ def test_a_folder_of_models_gives_each_space_its_own_and_none_where_it_has_none(
         hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names
     ]
     (tmp_path / names[0]).unlink()
-    with pytest.raises(ModelError, match=r"gemm_sm90-h200\.npz does not exist; make one with `tilescout train`"):
+    with pytest.raises(ModelError, match=r"has no gemm_sm90-h200\.npz.* on h200, only gemm_streamk_sm90-h200\.npz"):
         _ = GuidedSampler(SPACE, model=tmp_path).prior
     with pytest.raises(ModelError, match="the name of the cost model is empty"):
         _ = GuidedSampler(SPACE, model="").prior
+
+
+def test_a_named_model_of_another_kernel_is_told_of_and_doubted(caplog: pytest.LogCaptureFixture) -> None:
+    other = shipped_model("gemm_streamk_sm90", "h200")
+    for model in (other, SHIPPED):
+        guided = GuidedSampler(SPACE, model=model)
+        guided.get_ready()
+        assert guided.prior is not None
+        assert (guided.prior.spread.min() >= 0.2) == (model == other)
+
+    (told,) = caplog.messages
+    assert (
+        told
+        == f"the cost model {other} is of gemm_streamk_sm90, not of gemm_sm90: it is doubted, as that of a relative is"
+    )
 
 
 @pytest.mark.parametrize("kind", [Path, str])

@@ -45,7 +45,7 @@ def take_over(url: str, lost: Callable[[FrozenTrial], bool] = lambda trial: True
 
 
 def at_trial(count: int, call: Callable[[], None]) -> Callable[[TrialRecord], None]:
-    """What is called with trials, and calls something at so many of them."""
+    """A function that is called with trials, and calls something at so many of them."""
     seen = []
 
     def on_trial(trial: TrialRecord) -> None:
@@ -140,5 +140,5 @@ def test_a_queued_trial_of_no_configuration_is_told_of(table: Table, tmp_path: P
 
 
 def test_a_study_whose_description_is_none_is_told_of(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"is damaged .*: start a new one, without --resume"):
+    with pytest.raises(StoreError, match=r"is damaged .*: start a new one instead of going on"):
         resumed_with(table, tmp_path, lambda study: study.set_user_attr("about", 1))
