@@ -249,7 +249,7 @@ def find_model(folder: Path, space: str, device: str) -> Path:
         raise ModelError(
             f"the folder {folder} has no {path.name}, the model of {space} on {device}, only {', '.join(there)}"
             if there
-            else f"the folder {folder} has no models: make one with `tilescout train {space} --out {folder}`"
+            else f"the folder {folder} has no models: make one with `tilescout train {space}`"
         )
     return path
 

@@ -414,7 +414,7 @@ class _Trackers:
         self._logger: StandingLogger | None = None
         self._root: Path | None = None
         # Of a path MLflow would make a store in the working directory, and an empty text would log nothing.
-        if not isinstance(mlflow, bool | str) or (isinstance(mlflow, str) and not is_address(mlflow)):
+        if not (is_address(mlflow) if isinstance(mlflow, str) else isinstance(mlflow, bool)):
             raise StoreError(f"`mlflow` can't be {mlflow!r}: allowed are True, False and the URI of a store as text")
         if mlflow:
             from tilescout.search import tracking

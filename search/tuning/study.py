@@ -249,7 +249,7 @@ def _refused_if_damaged(study: optuna.Study) -> Iterator[None]:
             raise ValueError(f"it has {len(study.directions)} objectives")
     except MALFORMED as error:
         raise StoreError(
-            f"the study {study.study_name} is damaged ({one_line(error, 200)}): start a new one instead of going on with it"
+            f"the study {study.study_name} is damaged ({one_line(error, 200)}): start a new one instead of going on"
         ) from error
 
 
