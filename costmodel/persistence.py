@@ -235,14 +235,17 @@ def model_in(folder: Path, space: str, device: str) -> Path:
     return folder / f"{file_name(f'{space}-{device}'.replace(':', '-'))}.npz"
 
 
-def find_model(folder: Path, space: str, device: str) -> Path:
-    """The model of a space on a device in a folder.
+def model_file(name: Path | str, space: str, device: str) -> Path:
+    """The file that is meant by the name of a model: of a folder, the one of a space on a device.
 
     Raises
     ------
     ModelError
-        If it has none.
+        If the name is empty, or of a folder that has no such file.
     """
+    folder = named_model(name)
+    if not folder.is_dir():
+        return folder
     path = model_in(folder, space, device)
     if not path.exists():
         there = sorted(one_line(each.name, 60) for each in islice(folder.glob("*.npz"), _NAMED))

@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.persistence import load_model, model_file
 from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.dispatcher_plot import draw, has_regret
 from tilescout.experiments.commands.options import (
     Finite,
+    Named,
     collected,
     examples,
     json_option,
@@ -137,7 +138,7 @@ class DispatcherRequest:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Replay recorded times, up to their largest m.",
 )
-@click.option("--model", type=click.Path(path_type=Path), help="Cost model. [default: the shipped one]")
+@click.option("--model", type=Named(), help="Cost model, or a folder of some. [default: the shipped one]")
 @store_option
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The dispatcher's file. [default: one in the store]"
@@ -236,7 +237,7 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING))
         kernels = portfolios_of(template, problem, engine.device)
-        models, _ = _models(asked, kernels)
+        models, _ = models_of(asked.model, kernels)
         chosen = candidates(kernels, models, asked.options)
         others = [each for each in dict.fromkeys(chosen.templates) if each is not template]
         beside = [stack.enter_context(engine.beside(each)) for each in others]
@@ -254,7 +255,7 @@ def _watch(point: Point) -> None:
 
 def _predicted(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
     kernels = portfolios_of(template, problem, find_device(asked.device))
-    models, origin = _models(asked, kernels)
+    models, origin = models_of(asked.model, kernels)
     known = kernels.take([number for number, each in enumerate(kernels.templates) if each.name in models])
     if template.name not in models:
         raise ModelError(f"no model of {template.name} on {asked.device} is shipped: name one with --model")
@@ -270,16 +271,30 @@ def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmP
     return measure_dispatcher(source, known, replay, {})
 
 
-def _models(asked: DispatcherRequest, kernels: Kernels) -> tuple[Models, str]:
-    """The models of the spaces of some kernels, and what they learned from; `--model` is of the space asked for."""
-    found, origins = {}, []
+def models_of(model: Path | None, kernels: Kernels) -> tuple[Models, str]:
+    """The models of the spaces of some kernels, and what they learned from.
+
+    Parameters
+    ----------
+    model
+        The file of the first one's space, or a folder with a model of each; None for the shipped ones.
+    kernels
+        The kernels.
+
+    Raises
+    ------
+    ModelError
+        If a model can't be read, or the folder has none of a space.
+    """
+    found, origins, device = {}, [], kernels.device.name
     for template in dict.fromkeys(kernels.templates):
-        named = asked.model if template is kernels.templates[0] else None
-        path = named if named is not None else model_for(template.name, kernels.device.name)
+        is_named = model is not None and (template is kernels.templates[0] or model.is_dir())
+        path = model_file(model, template.name, device) if model is not None and is_named else None
+        path = path if path is not None else model_for(template.name, device)
         if path is not None:
             found[template.name], card = load_model(path)
             other = "" if card.space == template.name else f" of {card.space}"
-            place = "" if card.device == kernels.device.name else f" on {card.device}"
+            place = "" if card.device == device else f" on {card.device}"
             rows, problems = number_of(card.rows, "measurement"), number_of(len(card.problems), "problem")
             origins.append(f"{rows} of {problems}{other}{place}")
     return found, f"learned from {' and '.join(origins)}"

@@ -8,7 +8,7 @@ import numpy as np
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import load_model, model_file, shipped_model
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import device_option, examples, json_option, problem_option, space_argument
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
@@ -23,8 +23,8 @@ model_option = click.option(
     "--model",
     default=LEARNED,
     show_default=True,
-    metavar=f"{LEARNED}|{ANALYTIC}|FILE",
-    help="The cost model: the shipped learned or analytic one, or a file of one.",
+    metavar=f"{LEARNED}|{ANALYTIC}|PATH",
+    help="The cost model: the shipped learned or analytic one, or a file of one, or a folder that has it.",
 )
 
 
@@ -98,7 +98,7 @@ def find_model(space: str, device: str, model: str) -> tuple[CostModel, str]:
         if calibration is None:
             raise ModelError(f"no calibration for {device} is shipped; take --model learned, or another --device")
         return AnalyticModel(calibration), "analytic model"
-    path = shipped_model(space, device) if model == LEARNED else Path(model)
+    path = shipped_model(space, device) if model == LEARNED else model_file(model, space, device)
     if path is None:
         raise ModelError(f"no model of {space} on {device} is shipped; train one and name its file with --model")
     loaded, card = load_model(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.persistence import load_model, model_file
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
@@ -19,7 +19,7 @@ def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) ->
     result
         The study.
     path
-        The model.
+        The model, or a folder that has it.
     named
         Templates that the study may be of, see `StudyStore.read`.
 
@@ -31,6 +31,7 @@ def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) ->
         If the space has no template here, or the study's configurations are no longer legal in it.
     """
     info = result.info
+    path = model_file(path, info.space, info.device)
     model, card = load_model(path)
     if (card.space, card.device) != (info.space, info.device):
         raise ModelError(

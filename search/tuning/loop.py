@@ -17,6 +17,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, checked_answer, distributions
 from tilescout.search.samplers.joint import Joint, first_alike
+from tilescout.search.studies.optuna_hooks import queued_parameters
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
@@ -337,7 +338,9 @@ class _Loop:
         try:
             for name, knob in self._knobs[at].items():
                 trial.suggest_int(name, knob.low, knob.high)
-        except MALFORMED as error:  # of optuna, over what is queued
+        except MALFORMED as error:
+            if not queued_parameters(lane.study.get_trials(deepcopy=False)[trial.number]):
+                raise  # of a sampler of one's own
             raise StoreError(f"trial {trial.number} of the study is damaged: {one_line(error, 200)}") from error
         return trial
 

@@ -14,7 +14,7 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
-from tilescout.costmodel.persistence import ModelCard, find_model, load_model, named_model
+from tilescout.costmodel.persistence import ModelCard, load_model, model_file
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed, limited
 from tilescout.costmodel.relatives import doubted, model_for, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -83,8 +83,7 @@ class Prior:
         if self._given == SHIPPED:
             name, device = self.space.name, self.space.device.name
             return model_for(name, device) or relative_model(self.space.template or name, device)
-        path = named_model(self._given)
-        return find_model(path, self.space.name, self.space.device.name) if path.is_dir() else path
+        return model_file(self._given, self.space.name, self.space.device.name)
 
     @property
     def sha256(self) -> str:

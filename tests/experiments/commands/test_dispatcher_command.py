@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -11,18 +12,22 @@ import pytest
 from click.testing import CliRunner
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
-from tilescout.experiments.commands.dispatcher import dispatcher, place_in
+from tilescout.experiments.commands.dispatcher import dispatcher, models_of, place_in
 from tilescout.experiments.commands.export import export
 from tilescout.search.dispatch.building import DispatchOptions, measure_dispatcher
 from tilescout.search.dispatch.dispatcher import read_dispatcher
+from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.recorded import read_sweep
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.decisions import Choice
-from tilescout.spaces.errors import DeviceError, ExportError, ProblemError, StoreError
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import DeviceError, ExportError, ModelError, ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
 
 PRODUCT = ("gemm_sm90", "--product", "6144x4096:bf16", "--most-rows", MOST)
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 SIZES = (1, 16, 17, 40, 64, 65, 128, 129, 200, 256, 400, 600, 900, 1300, 1700, MOST)
 
 
@@ -116,6 +121,21 @@ def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) 
     refused = ["--dispatcher", str(tmp_path / "d.json"), "--out", str(tmp_path / "bundle"), "--store", str(store)]
     with pytest.raises(ExportError, match="a bundle holds only what was"):
         CliRunner().invoke(export, refused, catch_exceptions=False)
+
+
+def test_a_file_speaks_for_the_first_space_and_a_folder_for_all(tmp_path: Path) -> None:
+    device, templates = find_device("h200"), [find_template(name) for name in ("gemm_sm90", "gemm_streamk_sm90")]
+    problem = GemmProblem.parse("512x512x4096:bf16")
+    kernels = Kernels(device, problem, [each.space(problem, device)[0] for each in templates], templates)
+    file = shutil.copyfile(EXAMPLES / "gemm_sm90-h200.npz", tmp_path / "gemm_sm90-h200.npz")
+    shipped, of_both = models_of(None, kernels)
+    named, of_one = models_of(file, kernels)
+
+    assert list(shipped) == list(named) == [each.name for each in templates]
+    assert of_both.partition(" and ")[0] != of_one.partition(" and ")[0]
+    assert of_both.partition(" and ")[2] == of_one.partition(" and ")[2]
+    with pytest.raises(ModelError, match=r"has no gemm_streamk_sm90-h200\.npz.*, only gemm_sm90-h200\.npz"):
+        models_of(tmp_path, kernels)
 
 
 def spoil(recorded: Path, into: Path, change: Callable[[list[dict[str, object]]], object]) -> Path:

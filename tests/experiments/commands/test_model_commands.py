@@ -73,6 +73,8 @@ def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folde
     assert len(times) == 5
     assert times == sorted(times)
     assert all(entry["low_us"] < entry["time_us"] < entry["high_us"] for entry in ranking)
+    assert run_command(folder, *arguments, "--model", model.parent).returncode == 0
+    assert json.loads(target.read_text())["ranking"] == ranking
     assert run_command(folder, *arguments).returncode == 0
     assert json.loads(target.read_text())["ranking"] != ranking  # the shipped one
 
@@ -85,6 +87,9 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         (("--model", "nowhere.npz"), "does not exist"),
         (("--model", "models/analytic-h200.json"), "models/analytic-h200.json is no model: one is a .npz file"),
         (("--device", "h100", "--model", "models/gemm_sm90-h200.npz"), "is of gemm_sm90 on h200"),
+        (("--device", "h100", "--model", "models"), "has no gemm_sm90-h100.npz, the model of gemm_sm90 on h100, only "),
+        (("--model", "."), "has no models: make one with `tilescout train gemm_sm90`"),
+        (("--model", ""), "the name of the cost model is empty"),
     ):
         done = run_command(folder, *arguments, *more)
         assert done.returncode == 2
