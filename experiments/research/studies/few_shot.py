@@ -41,7 +41,7 @@ import numpy as np
 import optuna
 from rich.console import Console
 
-from tilescout.costmodel.blend import BlendModel
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.persistence import ModelCard, TrainingTable, load_model, save_model, shipped_model
 from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.options import collected, processes_option
@@ -225,7 +225,7 @@ def check_left_out(table: Table, model: Path | None = None) -> str:
     return relative.name
 
 
-def learned(table: Table, others: Sequence[Table], path: Path) -> Path:
+def learned(table: Table, others: Sequence[Table], path: Path, options: BlendOptions | None = None) -> Path:
     """Train a model of other kernels' tables for the searches of a table, and write it to a file.
 
     Raises
@@ -250,7 +250,7 @@ def learned(table: Table, others: Sequence[Table], path: Path) -> Path:
         tables=tuple(TrainingTable(one.path.name, one.card.sha256, str(one.card.objective)) for one in others),
         rows=sum(map(len, samples)),
     )
-    save_model(path, BlendModel().fit(samples), card)
+    save_model(path, BlendModel(options).fit(samples), card)
     return path
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.research.few_shot_figures import Figures, Search, median_over_problems
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.few_shot import (
@@ -63,12 +66,15 @@ def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
     assert check_left_out(Table.read(RESULTS / "quack_sm90-h200.parquet"), shipped) == "gemm_sm90-h200.npz"
 
 
+QUICK = BlendOptions(ForestOptions(trees=8), RankingOptions(members=2, steps=200))
+
+
 def test_a_model_of_other_kernels_has_seen_neither_the_kernel_nor_its_problems(tmp_path: Path) -> None:
     later = RESULTS.with_name("few-shot-2026-11-23")
     operators, streamk = (
         Table.read(later / f"{name}-h200.parquet") for name in ("cutlass_operators", "gemm_streamk_sm90")
     )
-    path = learned(streamk, [operators], tmp_path / "others.npz")
+    path = learned(streamk, [operators], tmp_path / "others.npz", QUICK)
     card = load_model(path)[1]
     assert set(card.problems) == set(map(str, operators.problems)) - set(map(str, streamk.problems))
     assert [one.sha256 for one in card.tables] == [operators.card.sha256]
