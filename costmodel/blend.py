@@ -20,11 +20,11 @@ from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.threads import one_thread
 
 HOPEFUL = 8192
-"""Configurations that a search asks all networks for. Twelve problems have spaces of 16,608 to 141,432
-configurations in `gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the
-least mean less spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose
-spaces have up to 258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or
-more of those 1,024 (2026-11-28)."""
+"""Configurations that a search asks all networks for. Twelve problems have spaces of 16,608 to 141,432 of them in
+`gemm_sm90` and of 17,072 to 248,825 in `gemm_streamk_sm90`: with 16,384 of them, the 1,024 of the least mean less
+spread are the same as with all in 23 of these 24 spaces (2026-11-23). Of six other problems, whose spaces have up to
+258,007, the 256 of the least mean are the same with 8,192 as with 16,384 in all of twelve, and 970 or more of those
+1,024 (2026-11-28)."""
 
 LIKELIEST = 2048
 """Configurations that it asks the forest for, too, whose trees take most of the time. Of twelve problems in both spaces
@@ -33,8 +33,8 @@ the 256 of the least mean are the same as with 8,192 in all 24 spaces, and 1,017
 first kernels, on a host of 16 cores."""
 
 SCOUTS = 2
-"""Networks that say which the `HOPEFUL` are. Of twelve spaces of 17,207 to 269,185
-configurations the 1,024 that all expect to be the fastest were among the `HOPEFUL` of two in each (2026-11-29)."""
+"""Networks that say which the `HOPEFUL` are. Of twelve spaces of 17,207 to 269,185 configurations the 1,024 that all
+expect to be the fastest were among the `HOPEFUL` of two in each (2026-11-29)."""
 
 
 @dataclass(frozen=True)

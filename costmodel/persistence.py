@@ -30,6 +30,7 @@ from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable, publish
 from tilescout.spaces.texts import file_name
+from tilescout.spaces.trust import named_folder
 
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
@@ -150,9 +151,7 @@ def named_model(name: Path | str) -> Path:
     ModelError
         If it is empty.
     """
-    if name == "":
-        raise ModelError("the name of the cost model is empty; a folder of models that is the working one is a dot")
-    return Path(name)
+    return named_folder(name, "cost model", ModelError)
 
 
 def check_exists(path: Path) -> None:

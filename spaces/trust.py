@@ -19,16 +19,16 @@ from tilescout.spaces.inputs import open_regular, read_at_most
 _ACCESS_LIST = "system.posix_acl_access"
 
 
-def named_folder(folder: Path | str, what: str = "store") -> Path:
+def named_folder(folder: Path | str, what: str = "store", error: type[TilescoutError] = StoreError) -> Path:
     """A folder that is named in Python. An empty text, as an unset variable leaves, would mean the working directory.
 
     Raises
     ------
-    StoreError
-        If it is empty; `what` says which folder it is.
+    TilescoutError
+        If it is empty: an `error`; `what` says which folder it is.
     """
     if folder == "":
-        raise StoreError(f"the name of the {what} is empty; the working directory is written as a dot")
+        raise error(f"the name of the {what} is empty; the working directory is written as a dot")
     return Path(folder)
 
 

@@ -288,9 +288,8 @@ def models_of(model: Path | None, kernels: Kernels) -> tuple[Models, str]:
     """
     found, origins, device = {}, [], kernels.device.name
     for template in dict.fromkeys(kernels.templates):
-        is_named = model is not None and (template is kernels.templates[0] or model.is_dir())
-        path = model_file(model, template.name, device) if model is not None and is_named else None
-        path = path if path is not None else model_for(template.name, device)
+        named = model if model is None or template is kernels.templates[0] or model.is_dir() else None
+        path = model_for(template.name, device) if named is None else model_file(named, template.name, device)
         if path is not None:
             found[template.name], card = load_model(path)
             other = "" if card.space == template.name else f" of {card.space}"

@@ -166,9 +166,9 @@ class CompilePool(Closing):
 
         def relaunched() -> Artifact | CompileFailure:
             base = compiled.result()
-            if not isinstance(base, Artifact):
-                return base if is_new else replace(base, compile_seconds=0.0)
             seconds = base.compile_seconds if is_new else 0.0
+            if not isinstance(base, Artifact):
+                return replace(base, compile_seconds=seconds)
             found = relaunch(self.template, key, self.store, base)
             return replace(found, compile_seconds=found.compile_seconds + seconds).outcome
 

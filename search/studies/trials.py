@@ -127,7 +127,7 @@ def _sound(trials: Sequence[FrozenTrial]) -> Sequence[FrozenTrial]:
     for frozen in trials:
         attributes: tuple[object, object] = frozen.user_attrs, frozen.system_attrs
         if not all(isinstance(each, dict) for each in attributes):
-            raise _damaged(frozen.number, TypeError("its attributes are no mapping"))
+            raise damaged(frozen.number, TypeError("its attributes are no mapping"))
     return trials
 
 
@@ -162,7 +162,7 @@ def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
     try:
         index = int(space.find(codes(space, frozen.params)))
     except MALFORMED as error:
-        raise _damaged(frozen.number, error) from error
+        raise damaged(frozen.number, error) from error
     if index < 0:
         raise StoreError(f"trial {frozen.number} holds a configuration that the space no longer has; start a new study")
     return as_record(frozen, index, space[index], measurement)
@@ -171,7 +171,7 @@ def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
 def as_record(frozen: FrozenTrial, index: int, configuration: Configuration, measurement: Measurement) -> TrialRecord:
     """The record of a finished trial."""
     if frozen.datetime_start is None or frozen.datetime_complete is None:
-        raise _damaged(frozen.number, ValueError("it has no times"))
+        raise damaged(frozen.number, ValueError("it has no times"))
     return TrialRecord(
         number=frozen.number,
         index=index,
@@ -188,7 +188,7 @@ def _expected(frozen: FrozenTrial) -> Expected | None:
     try:
         return Expected(**stored) if stored else None
     except TypeError as error:
-        raise _damaged(frozen.number, error) from error
+        raise damaged(frozen.number, error) from error
 
 
 def _outcome(frozen: FrozenTrial) -> Measurement:
@@ -197,7 +197,7 @@ def _outcome(frozen: FrozenTrial) -> Measurement:
         if frozen.state is TrialState.COMPLETE and not _same(frozen.values, measurement.time_us):
             raise ValueError(f"its value of {frozen.values!r:.100} is not the time that was measured")
     except MALFORMED as error:
-        raise _damaged(frozen.number, error) from error
+        raise damaged(frozen.number, error) from error
     return measurement
 
 
@@ -223,5 +223,6 @@ def record_result(study: optuna.Study, result: StudyResult) -> None:
     study.set_user_attr(RESULT, result.evidence())
 
 
-def _damaged(number: int, error: Exception) -> StoreError:
+def damaged(number: int, error: Exception) -> StoreError:
+    """The error of a trial whose records are not of the form that they should have."""
     return StoreError(f"trial {number} of the study is damaged ({one_line(repr(error), 200)})")

@@ -22,6 +22,7 @@ from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
     codes,
+    damaged,
     finished_trials,
     give_up,
     keep_outcome,
@@ -32,7 +33,7 @@ from tilescout.search.studies.trials import (
 )
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.tally import Tally, Told
-from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError
 from tilescout.spaces.space import SearchSpace
 
 
@@ -241,7 +242,7 @@ class _Loop:
         index = int(lane.space.find(codes(lane.space, trial.params)))
         if index < 0:
             give_up(lane.study, trial)
-            raise StoreError(f"trial {trial.number} of the study is damaged: it asks for what is no configuration")
+            raise damaged(trial.number, ValueError("it asks for what is no configuration"))
         if (settled := self._in_flight.get((at, index))) is not None:
             # This process was taken for dead, and has what it lost again: what runs is the new trial's.
             give_up(lane.study, settled)
@@ -341,7 +342,7 @@ class _Loop:
         except MALFORMED as error:
             if not queued_parameters(lane.study.get_trials(deepcopy=False)[trial.number]):
                 raise  # of a sampler of one's own
-            raise StoreError(f"trial {trial.number} of the study is damaged: {one_line(error, 200)}") from error
+            raise damaged(trial.number, error) from error
         return trial
 
     def _hear(self, first: tuple[int, int]) -> None:

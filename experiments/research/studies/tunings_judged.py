@@ -112,7 +112,7 @@ class Beside:
 
     engines: Mapping[str, LocalEngine]
     folder: Path
-    searches: "Sequence[Search]"
+    searches: Sequence[Search]
     portfolio: bool
 
     def tuned(self, problem: Problem, options: TuneOptions) -> "dict[str, Tuned]":

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from optuna.trial import TrialState
 
-from tests.search.tuning.pruned_table import DEFAULT, LIBRARY_US, PROBLEM, TEMPLATE, ShuffledEvaluator, pruned_table
+from tests.search.tuning.pruned_table import DEFAULT, LIBRARY_US, PROBLEM, TEMPLATE, ShuffledEvaluator
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
@@ -27,17 +27,11 @@ from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import finished_trials
-from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import run
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
-    return pruned_table(tmp_path_factory.mktemp("pruned") / "table.parquet", invented_card)
 
 
 class PruningEvaluator(Evaluator):

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, pruned_table
+from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided import GuidedSampler
@@ -19,16 +19,10 @@ from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue
-from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
 from tilescout.spaces.errors import BuildError, TilescoutError
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
-    return pruned_table(tmp_path_factory.mktemp("pruned") / "table.parquet", invented_card)
 
 
 class Hopeful(RandomSampler):

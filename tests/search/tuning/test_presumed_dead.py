@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from tests.search.tuning.pruned_table import PROBLEM, SPACE, TEMPLATE, ShuffledEvaluator, pruned_table
+from tests.search.tuning.pruned_table import PROBLEM, SPACE, TEMPLATE, ShuffledEvaluator
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
@@ -19,17 +19,11 @@ from tilescout.search.studies.ledger import CLAIM
 from tilescout.search.studies.optuna_hooks import set_system_attribute
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.trials import recover
-from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.space import Indices
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
-    return pruned_table(tmp_path_factory.mktemp("pruned") / "table.parquet", invented_card)
 
 
 @pytest.fixture
