@@ -187,6 +187,13 @@ class KernelTemplate(ABC, Generic[P]):
         """
         return self.name
 
+    def warm_up_beside(self) -> None:
+        """Get ready for this template's kernels in a process that has warmed up for the one it is `warmed_like`.
+
+        It is called once, where there is time for it; what it does, the compilers that are forked from then on need
+        not do. Nothing, unless a subclass knows better.
+        """
+
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         """Compile to an object file at `path`.

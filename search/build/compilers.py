@@ -19,7 +19,7 @@ from tilescout.search.build.artifacts import (
 from tilescout.search.build.cores import available_cores
 from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError
 from tilescout.search.build.making import build, describe, relaunch
-from tilescout.search.build.standby import Do, Standby, can_stand_by
+from tilescout.search.build.standby import Ready, Standby, can_stand_by
 from tilescout.search.build.waiting import Shared, settle
 from tilescout.search.build.warm import Task, serve
 from tilescout.spaces.closing import Closing
@@ -260,15 +260,15 @@ def _warm_up(template: KernelTemplate, arch: str) -> None:
     template.warm_up()
 
 
-def ready_to_compile(name: str, arch: str) -> Do:
+def ready_to_compile(name: str, arch: str) -> Ready:
     """Get ready to stand by as the compiler of templates that come with the package, for a target.
 
     They are those that are `KernelTemplate.warmed_like` the one that is named.
     """
     warmed = find_template(name)
     _warm_up(warmed, arch)
-    if warmed.complement:
-        find_template(warmed.complement)  # else each compiler of it would import it, which takes 11 ms (two cores)
+    # Else each compiler of it would import it, which takes 11 ms (two cores).
+    beside = find_template(warmed.complement) if warmed.complement else None
 
     def compile_what_is_asked(asked: Connection, request: Mapping[str, Any]) -> None:
         template = find_template(request["template"])
@@ -276,7 +276,7 @@ def ready_to_compile(name: str, arch: str) -> Do:
         os.nice(_NICENESS)
         serve(asked, partial(_build_task, template, arch, Path(request["store"])), request["processes"])
 
-    return compile_what_is_asked
+    return (compile_what_is_asked, beside.warm_up_beside) if beside is not None else compile_what_is_asked
 
 
 def _build_task(template: KernelTemplate, arch: str, root: Path, task: Task) -> None:

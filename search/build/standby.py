@@ -73,6 +73,9 @@ LEFT = b"\xff"
 Do = Callable[[Connection, Mapping[str, Any]], None]
 """The work of a session: it talks over the connection, about what was requested."""
 
+Ready = Do | tuple[Do, Callable[[], None]]
+"""What getting ready returns: the work, or that and what is done once for later sessions, when the first is at work."""
+
 
 class StandbyError(TilescoutError):
     """A process can't stand by here; the message says why."""
@@ -99,8 +102,7 @@ class Standby:
     Attributes
     ----------
     entry
-        A function, as module:name, that gets ready and returns what a session does. No data names it: it is of this
-        package.
+        A function, as module:name, that gets ready and returns a `Ready`. No data names it: it is of this package.
     arguments
         The texts that it is called with: what it gets ready for.
     packages

@@ -27,6 +27,7 @@ from tilescout.search.build.standby import (
     REQUEST_BYTES,
     Do,
     NotReadyError,
+    Ready,
     alone,
     leave,
     peer_of,
@@ -45,7 +46,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
+def stand_by(listener: socket.socket, place: Path, do: Do, idle: float, more: Callable[[], None] | None = None) -> None:
     """Fork a session for every connection, and tell how it ended; return once none was asked for in `idle` seconds.
 
     Who connects and asks for nothing looks whether anybody answers, which does not count: each that starts to stand by
@@ -64,6 +65,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
         What a session does.
     idle
         Seconds.
+    more
+        See `Ready`.
     """
     sessions = _Sessions(listener, do)
     left, mine = False, _file_at(place)
@@ -83,6 +86,10 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float) -> None:
         sessions.part(ready)
         if listener.fileno() in ready:
             sessions.begin()
+        if more is not None and sessions.asked:
+            more()
+            gc.freeze()
+            more = None
 
 
 class _Sessions:
@@ -90,6 +97,8 @@ class _Sessions:
 
     Attributes
     ----------
+    asked
+        Whether any was asked for something.
     last
         When one that was asked for something ended last, by the monotonic clock; at first, when this was made.
     """
@@ -103,7 +112,9 @@ class _Sessions:
         # The numbers of those that were asked for something. No exit code can tell: who leaves has the session killed.
         self._reading, self._telling = os.pipe()
         os.set_blocking(self._reading, False)
+        self._polled.register(self._reading, select.POLLIN)
         self._asked: set[int] = set()
+        self.asked = False
         self.last = time.monotonic()
 
     def __len__(self) -> int:
@@ -114,6 +125,7 @@ class _Sessions:
         self._polled.modify(self._listener, select.POLLIN if len(self) < self._most else 0)
         ready = dict(self._polled.poll(None if seconds is None else seconds * 1000))
         self._asked.update(_told(self._reading))
+        self.asked |= bool(self._asked)
         return ready.keys()
 
     def settle(self, ready: Collection[int]) -> None:
@@ -303,14 +315,15 @@ def main(arguments: list[str]) -> None:
     gc.disable()  # what is imported stays: torch takes 1.0 s of CPU time then, and 1.3 with it looked through
     idle = IDLE_SECONDS
     try:
-        do: Do = getattr(import_module(module), name)(*rest)
+        ready: Ready = getattr(import_module(module), name)(*rest)
     except NotReadyError as error:
-        do, idle = error.instead, 0.0  # who comes next starts another, and finds what has been installed since
+        ready, idle = error.instead, 0.0  # who comes next starts another, and finds what has been installed since
     gc.freeze()
     gc.enable()
     listener = socket.socket(fileno=int(number))
     listener.listen()  # whoever connects from now on is told this process's number
-    stand_by(listener, Path(place), do, idle)
+    do, more = ready if isinstance(ready, tuple) else (ready, None)
+    stand_by(listener, Path(place), do, idle, more)
 
 
 if __name__ == "__main__":

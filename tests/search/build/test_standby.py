@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(not standby.can_stand_by(), reason="needs Linux"
 
 HERE = str(Path(__file__).parents[__name__.count(".")])  # where this module is found
 ENTRY = Standby(f"{__name__}:ready", ("one", "two"))
+MORE = Standby(f"{__name__}:ready_for_more")
 
 
 def ready(*arguments: str) -> Callable[[Connection, Mapping[str, Any]], None]:
@@ -53,6 +54,21 @@ def ready(*arguments: str) -> Callable[[Connection, Mapping[str, Any]], None]:
         sys.exit(int(asked)) if asked else None
 
     return session
+
+
+def ready_for_more() -> standby.Ready:
+    """Get ready for sessions that answer with how often what makes later ones faster had been done by then."""
+    done: list[float] = []
+
+    def session(connection: Connection, request: Mapping[str, Any]) -> None:
+        connection.send_bytes(json.dumps(done).encode())
+        connection.recv_bytes()
+
+    def more() -> None:
+        time.sleep(0.5)
+        done.append(time.monotonic())
+
+    return session, more
 
 
 @pytest.fixture
@@ -319,6 +335,23 @@ stand_by(listener, Path({str(tmp_path / "a.socket")!r}), lambda *_: None, idle=0
     subprocess.run([*module_command("x")[:2], "-c", code], env=dict(safe_environment()), timeout=120, check=True)
 
     assert not list(tmp_path.iterdir())
+
+
+def test_what_makes_later_sessions_faster_is_done_once_and_no_look_and_no_first_session_waits_for_it(
+    place: Path,
+) -> None:
+    wake(MORE)
+    address = next(each for each in place.glob("*.socket"))
+    for _ in range(3):
+        assert standby.answers(address)
+    found = []
+    for _ in range(5):
+        session = open_session(MORE, {})
+        found.append(len(json.loads(session.connection.recv_bytes())))
+        session.connection.send_bytes(b"")
+        assert session.wait() == 0
+    assert found[0] == 0
+    assert found[-2:] == [1, 1]
 
 
 def test_one_whose_socket_was_removed_leaves_that_of_the_next_alone(
