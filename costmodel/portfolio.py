@@ -57,7 +57,9 @@ def regret_of(logs: Floats, weights: Floats, rows: Sequence[int]) -> float:
     return float(_capped(logs)[list(rows)].min(axis=0) @ weights)
 
 
-def choose_portfolio(logs: Floats, weights: Floats, count: int, rounds: int = 0) -> Portfolio:
+def choose_portfolio(
+    logs: Floats, weights: Floats, count: int, rounds: int = 0, given: Sequence[int] = ()
+) -> Portfolio:
     """The kernels with the least mean regret, greedily, then by exchanges.
 
     Parameters
@@ -70,18 +72,23 @@ def choose_portfolio(logs: Floats, weights: Floats, count: int, rounds: int = 0)
         How many to choose, at most as many as there are.
     rounds
         Most exchanges that are tried.
+    given
+        Rows of kernels that are chosen before all others, in this order, and never exchanged.
     """
     capped = _capped(logs)
     reached = np.full(capped.shape[1], CAP)
     picked: list[int] = []
     curve: list[float] = []
-    for _ in range(min(count, len(capped))):
-        saved = np.maximum(reached - capped, 0.0) @ weights
-        saved[picked] = -1.0  # a kernel that is chosen saves nothing more; a tie must not choose it again
-        picked.append(int(saved.argmax()))
+    for at in range(min(count, len(capped))):
+        if at < len(given):
+            picked.append(given[at])
+        else:
+            saved = np.maximum(reached - capped, 0.0) @ weights
+            saved[picked] = -1.0  # a kernel that is chosen saves nothing more; a tie must not choose it again
+            picked.append(int(saved.argmax()))
         reached = np.minimum(reached, capped[picked[-1]])
         curve.append(float(reached @ weights))
-    rows = _exchange(capped, weights, picked, rounds)
+    rows = _exchange(capped, weights, picked, rounds, len(given))
     return Portfolio(
         tuple(picked),
         tuple(curve),
@@ -106,12 +113,12 @@ def _bound(capped: Floats, weights: Floats, picked: list[int]) -> float:
     return bound
 
 
-def _exchange(capped: Floats, weights: Floats, picked: list[int], rounds: int) -> list[int]:
-    """The chosen kernels after exchanges, each the one that lowers the mean regret the most."""
+def _exchange(capped: Floats, weights: Floats, picked: list[int], rounds: int, kept: int) -> list[int]:
+    """The chosen kernels after exchanges, each the one that lowers the mean regret the most; the first are kept."""
     rows = list(picked)
     for _ in range(rounds):
         best, change = float(capped[rows].min(axis=0) @ weights), None
-        for place in range(len(rows)):
+        for place in range(kept, len(rows)):
             others = capped[rows[:place] + rows[place + 1 :]].min(axis=0, initial=CAP)
             means = np.minimum(capped, others) @ weights
             row = int(means.argmin())

@@ -39,3 +39,16 @@ def test_an_exchange_mends_what_greed_began_with() -> None:
     assert 0 in found.picked or found.exchanged_regret == 0
     assert found.exchanged == (1, 2)
     assert found.exchanged_regret == 0
+
+
+def test_kernels_that_are_given_are_chosen_first_and_never_exchanged() -> None:
+    logs = np.random.default_rng(5).uniform(0, 0.5, (12, 20))
+    weights = np.full(20, 0.05)
+    free = choose_portfolio(logs, weights, 4, rounds=10)
+    worst = int(logs.mean(axis=1).argmax())
+    found = choose_portfolio(logs, weights, 4, rounds=10, given=[worst])
+    assert found.picked[0] == worst
+    assert worst in found.exchanged
+    assert len(set(found.picked)) == 4
+    assert free.exchanged_regret <= found.exchanged_regret <= regret_of(logs, weights, [worst])
+    assert found.bound <= found.exchanged_regret
