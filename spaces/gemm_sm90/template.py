@@ -29,6 +29,7 @@ from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.stocked import stocked
 from tilescout.spaces.templates import Built, KernelTemplate, Unmeasured
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -215,6 +216,14 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         columns = _candidates(problem.element.bytes, problem.result.bytes, device)
         return configurations_of(KNOBS, columns)
+
+    def stock(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
+        """Those that defaults are taken from, and what was chosen beside them together with the other space's.
+
+        A search begins with the default. Of the types that kernels were chosen for the second list has the first.
+        """
+        chosen = stocked(Path(__file__).parent, problem.element.bytes)
+        return tuple(dict.fromkeys((*self.portfolio(problem, device), *chosen)))
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))

@@ -1,11 +1,10 @@
 """The search space of the stream-K Hopper GEMM: its default, and what is tried first."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from platform import machine
 from tempfile import TemporaryDirectory
@@ -44,6 +43,7 @@ from tilescout.spaces.gemm_streamk_sm90.rules import (
 )
 from tilescout.spaces.knobs import Configuration, Value, configurations_of
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.stocked import stocked
 from tilescout.spaces.templates import Built, KernelTemplate
 from tilescout.spaces.tiling import Tiling
 
@@ -106,8 +106,8 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return configurations_of(KNOBS, _tiles_of_many_rows(problem, device))
 
     def stock(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
-        """Those that were chosen on recorded and random problems: `stock.json`, by ``stocked-kernels``."""
-        return _stock(problem.element.bytes)
+        """Those that were chosen on recorded and random problems, together with those of ``gemm_sm90``."""
+        return stocked(Path(__file__).parent, problem.element.bytes)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
         """Return True: on most products a kernel of this space is the fastest, whatever their rows.
@@ -237,14 +237,6 @@ def estimated_cycles(columns: Columns, problem: GemmProblem, device: Device) -> 
     pieces = columns["tile_m"] // (MMA_ROWS * sharing_groups(columns))
     rests = resting(promotion_of(columns, problem), pieces) if problem.element.bytes == 1 else 0.0
     return cycles(TEMPLATE.tiling(columns, problem), device, rests)
-
-
-@cache
-def _stock(element_bytes: int) -> tuple[Configuration, ...]:
-    """The stocked configurations of types of so many bytes."""
-    read = json.loads(Path(__file__).with_name("stock.json").read_text())
-    lists = {GemmProblem.parse(f"1x16x16:{signature}").element.bytes: rows for signature, rows in read["of"].items()}
-    return tuple(Configuration(tuple(zip(read["knobs"], row, strict=True))) for row in lists[element_bytes])
 
 
 @lru_cache(maxsize=_REMEMBERED)

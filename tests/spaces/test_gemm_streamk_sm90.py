@@ -301,7 +301,7 @@ def test_each_kernel_of_the_portfolio_is_legal_for_some_rows_and_whole(signature
 @pytest.mark.parametrize("signature", ["bf16", "e4m3"])
 def test_each_kernel_to_have_in_a_store_is_legal_for_some_problem_and_many_are_for_a_common_one(signature: str) -> None:
     listed = TEMPLATE.stock(GemmProblem.parse(f"9x3840x1280:{signature}"), H200)
-    assert len(set(listed)) == len(listed) == 384
+    assert len(set(listed)) == len(listed) > 300
     columns = {knob.name: np.array([each[knob.name] for each in listed]) for knob in TEMPLATE.knobs}
     rows = (3, 16, 48, 100, 200, 300, 425, 600, 900, 1300, 2500, 4000, 9000)
     widths = (32, 64, 128, 160, 320, 640, 2048, 4096, 24_000, 60_000)

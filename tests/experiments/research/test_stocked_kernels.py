@@ -1,4 +1,4 @@
-"""The kernels of the second space that are worth having in a store: how they are chosen, and what is shipped."""
+"""The kernels of both spaces that are worth having in a store: how they are chosen, and what is shipped."""
 
 import json
 from functools import cache
@@ -7,72 +7,117 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.portfolio import Regrets
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.stocked_kernels import chosen, compiled_once, foreseen, numbers_of, worth
+from tilescout.experiments.research.studies.stocked_kernels import (
+    FAR,
+    Kernel,
+    Source,
+    chosen,
+    compiled_once,
+    fastest_ratios,
+    foreseen,
+    known_kernels,
+    recorded_together,
+    worth,
+)
+from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import find_template
 
 RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
-TEMPLATE, H200 = find_template("gemm_streamk_sm90"), find_device("h200")
-SOME = TEMPLATE.space(GemmProblem.parse("425x14336x12288:bf16"), H200).codes[::5_000]
+NAMES = ("gemm_sm90", "gemm_streamk_sm90")
+H200 = find_device("h200")
+PROBLEM = GemmProblem.parse("425x14336x12288:bf16")
 
 
 @cache
-def model() -> CostModel:
-    """The shipped model of the space."""
-    path = shipped_model(TEMPLATE.name, H200.name)
-    assert path is not None
-    return load_model(path)[0]
+def sources() -> tuple[Source, ...]:
+    """Both spaces, each with a table of the same problems."""
+    tables = [Table.read(RESULTS / "stream-k-2026-11-29" / f"{name}-h200-live-131-bf16.parquet") for name in NAMES]
+    return tuple(Source.of(name, tables) for name in NAMES)
 
 
-def compiled(codes: NDArray[np.int16]) -> tuple[tuple[int, ...], ...]:
-    """Configurations as they are compiled, each once, as codes."""
-    rows = Regrets(tuple(map(tuple, codes.tolist())), (), np.empty((len(codes), 0)), "invented")
-    return compiled_once(TEMPLATE, rows).kernels
+@cache
+def some() -> tuple[Kernel, ...]:
+    """A few kernels of each space that are legal for a problem."""
+    found = list[Kernel]()
+    for number, source in enumerate(sources()):
+        codes = source.template.space(PROBLEM, H200).codes[::9_000]
+        found += [(number, *each) for each in source.codes_of(np.unique(source.numbers_of(codes)))]
+    return tuple(found)
 
 
 def test_what_is_shipped_is_what_was_chosen() -> None:
-    shipped = json.loads(files("tilescout.spaces.gemm_streamk_sm90").joinpath("stock.json").read_text())
-    record = Record.read(RESULTS / "stream-k-2026-11-29" / "stocked-kernels-anew.json.gz").result
-    assert shipped["knobs"] == record["knobs"] == [knob.name for knob in TEMPLATE.knobs]
-    assert shipped["of"] == {signature: of["kernels"] for signature, of in record["of"].items()}
+    record = Record.read(RESULTS / "stream-k-2026-11-30" / "stocked-together.json.gz").result
+    for source in sources():
+        name = source.template.name
+        shipped = json.loads(files(f"tilescout.spaces.{name}").joinpath("stock.json").read_text())
+        assert shipped["knobs"] == record["knobs"][name] == [knob.name for knob in source.template.knobs]
+        assert shipped["of"] == {signature: of["kernels"][name] for signature, of in record["of"].items()}
 
 
-def test_kernels_that_were_the_fastest_are_chosen_and_the_one_that_is_expected_to_be() -> None:
-    problem, rows = GemmProblem.parse("425x14336x12288:bf16"), compiled(SOME)
-    logs = np.full((len(rows), 2), 0.5)
-    logs[3, 0] = logs[5, 1] = 0.0
-    drawn = [foreseen(TEMPLATE, model(), problem)]
-    picked = chosen(TEMPLATE, Regrets(rows, (problem, problem), logs, "invented"), drawn, 3)
-    assert set(picked) == {rows[3], rows[5], drawn[0].fastest[0]}
-    assert worth(TEMPLATE, picked, drawn)["mean"] == 0
-    assert worth(TEMPLATE, [drawn[0].fastest[1]], drawn)["mean"] > 0
+def test_kernels_that_are_there_anyway_come_first_then_those_that_were_fastest_or_are_expected_to_be() -> None:
+    logs = np.full((len(some()), 2), 0.5)
+    logs[3, 0] = logs[-2, 1] = 0.0
+    drawn = [foreseen(sources(), PROBLEM)]
+    best = min((0, 1), key=lambda number: drawn[0].logs[number].min())
+    fastest = (best, *sources()[best].codes_of(drawn[0].fastest(best)[:1])[0])
+    regrets = Regrets(some(), (PROBLEM, PROBLEM), logs, "invented")
+    picked = chosen(sources(), regrets, drawn, [some()[7]], 4)
+    assert picked[0] == some()[7]
+    assert set(picked[1:]) == {some()[3], some()[-2], fastest}
+    assert worth(sources(), picked, drawn)["mean"] == 0
+    second = (best, *sources()[best].codes_of(drawn[0].fastest(best)[1:2])[0])
+    assert worth(sources(), [second], drawn)["mean"] > 0
 
 
 def test_configurations_that_differ_in_their_launch_alone_are_one_kernel() -> None:
-    names = [knob.name for knob in TEMPLATE.knobs]
-    twin = list(compiled(SOME)[0])
-    twin[names.index("swizzle")] = TEMPLATE.knobs[names.index("swizzle")].code(8)
-    rows, logs = [compiled(SOME)[0], tuple(twin)], np.array([[0.2, np.nan, np.nan], [0.1, 0.3, np.nan]])
-    found = compiled_once(TEMPLATE, Regrets(tuple(rows), (GemmProblem(64, 64, 64),) * 3, logs, "invented"))
+    source = sources()[1]
+    names = [knob.name for knob in source.template.knobs]
+    first = next(kernel[1:] for kernel in some() if kernel[0] == 1)
+    twin = list(first)
+    twin[names.index("swizzle")] = source.template.knobs[names.index("swizzle")].code(8)
+    rows, logs = [first, tuple(twin)], np.array([[0.2, np.nan, np.nan], [0.1, 0.3, np.nan]])
+    found = compiled_once(source, Regrets(tuple(rows), (GemmProblem(64, 64, 64),) * 3, logs, "invented"))
     assert found.kernels == (rows[0],)
     np.testing.assert_array_equal(found.logs, [[0.1, 0.3, np.nan]])
 
 
+def test_regrets_of_recorded_problems_are_over_the_fastest_kernel_of_both_spaces() -> None:
+    regrets = recorded_together(sources(), "bf16")
+    ratios = [fastest_ratios(source.tables) for source in sources()]
+    assert set(regrets.problems) == set(ratios[0]) & set(ratios[1])
+    spaces = np.array([kernel[0] for kernel in regrets.kernels])
+    for at, problem in enumerate(regrets.problems):
+        least = [float(np.nanmin(regrets.logs[spaces == number, at])) for number in (0, 1)]
+        assert min(least) == pytest.approx(0)
+        assert least[0] - least[1] == pytest.approx(ratios[0][problem] - ratios[1][problem])
+
+
 def test_a_problem_expects_of_a_kernel_what_it_does_in_the_order_that_suits_it_best() -> None:
     problem = GemmProblem.parse("300x512x2048:bf16")
-    one, space = foreseen(TEMPLATE, model(), problem), TEMPLATE.space(problem, H200)
-    means = model().foresee(space_features(space, TEMPLATE)).mean
-    numbers = numbers_of(TEMPLATE, space.codes)
-    for number in one.kernels[:: len(one.kernels) // 7]:
-        assert one.regrets(np.array([number])) == pytest.approx(means[numbers == number].min() - means.min())
-    assert np.isnan(one.regrets(np.array([-1])))
-    assert one.regrets(numbers_of(TEMPLATE, np.array(one.fastest[:1]))) == 0
-    assert len(set(one.fastest)) == len(one.fastest)
+    one = foreseen(sources(), problem)
+    means = [
+        source.model.foresee(space_features(space, source.template)).mean
+        for source in sources()
+        for space in [source.template.space(problem, H200)]
+    ]
+    least = min(each.min() for each in means)
+    for number, source in enumerate(sources()):
+        numbers = source.numbers_of(source.template.space(problem, H200).codes)
+        for kernel in one.kernels[number][:: len(one.kernels[number]) // 7]:
+            told = one.regrets(number, np.array([kernel]))
+            assert told == pytest.approx(means[number][numbers == kernel].min() - least, abs=1e-5)
+        assert np.isnan(one.regrets(number, np.array([-1])))
+        assert one.logs[number].max() < FAR
+        fastest = one.fastest(number).tolist()
+        assert len(set(fastest)) == len(fastest) > 0
+
+
+def test_what_a_template_names_for_a_problem_is_told_as_kernels() -> None:
+    stock = known_kernels(sources(), PROBLEM, "stock")
+    assert {kernel[0] for kernel in stock} == {0, 1}
+    assert set(known_kernels(sources()[:1], PROBLEM, "portfolio")) <= set(stock)
