@@ -21,6 +21,9 @@ from tilescout.spaces.texts import alternatives
 
 _LOG = logging.getLogger(__name__)
 
+NONE_YET = "tune a problem first, or name the store that has studies"
+"""What to do where a place holds no study."""
+
 
 class StudyStore(ABC):
     """A place that keeps studies by their names. Everything but `join` and `delete` reads, and changes nothing there.
@@ -146,6 +149,13 @@ class StudyStore(ABC):
         return study_result(self.load(name), named)
 
 
+def missing_study(name: str, place: str, known: Collection[str]) -> StoreError:
+    """What to raise where a place holds no study of a name, and those that are known."""
+    if known:
+        return StoreError(f"there is no study {name} in {place}; there are: {alternatives(name, sorted(known))}")
+    return StoreError(f"there is no study {name} in {place}, which holds none: {NONE_YET}")
+
+
 def unused(names: Collection[str], name: str) -> str:
     """`name`, or `name` with the first number behind it that is not among `names`."""
     numbered = (f"{name}-{number}" for number in range(2, len(names) + 3))
@@ -173,7 +183,8 @@ def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
             _LOG.info("there is no study %s to continue: starting it", base)
         return found
     if resume not in names:
-        raise StoreError(f"there is no study {resume} to go on with; there are: {alternatives(resume, sorted(names))}")
+        there = f"there are: {alternatives(resume, sorted(names))}" if names else f"there is none yet: {NONE_YET}"
+        raise StoreError(f"there is no study {resume} to go on with; {there}")
     if not re.fullmatch(rf"{re.escape(base)}(-\d+)?", resume):
         raise StoreError(
             f"the study {resume} is of another space, problem, device, sampler or seed: studies of this search are "

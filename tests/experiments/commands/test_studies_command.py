@@ -72,6 +72,29 @@ def test_the_best_of_all_studies_of_a_problem_is_found(
     assert f"has a result for 512x512x512:fp16; searched was {PROBLEM}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["studies"], 0),
+        (["studies", "a"], 2),
+        (["studies", "delete", "--yes", "a"], 2),
+        (["best", PROBLEM], 2),
+        (["report", "a"], 2),
+    ],
+)
+@pytest.mark.parametrize("kept", ["folder", "database"])
+def test_where_no_study_is_kept_one_is_told_to_tune_first(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str, arguments: list[str], code: int
+) -> None:
+    place = ["--store", str(tmp_path)]
+    if kept == "database":
+        optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/a.db")
+        place += ["--storage", f"sqlite:///{tmp_path}/a.db"]
+    run(*arguments, *place, code=code)
+    told = capsys.readouterr()
+    assert "tune a problem first, or name the store that has studies" in (told.err or told.out)
+
+
 def test_a_space_is_shown_with_its_knobs_its_constraints_and_its_size(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
