@@ -87,7 +87,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float, more: Ca
         if listener.fileno() in ready:
             sessions.begin()
         if more is not None and sessions.asked:
-            more()
+            with suppress(Exception):  # it may need space or memory that there is not; the sessions go on without
+                more()
             gc.freeze()
             more = None
 

@@ -220,7 +220,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     def stock(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         """Those that defaults are taken from, and what was chosen beside them together with the other space's.
 
-        A search begins with the default. Of the types that kernels were chosen for the second list has the first.
+        A search begins with the default. For the types that kernels were chosen for, the second list holds the first.
         """
         chosen = stocked(Path(__file__).parent, problem.element.bytes)
         return tuple(dict.fromkeys((*self.portfolio(problem, device), *chosen)))

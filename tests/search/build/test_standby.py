@@ -67,6 +67,7 @@ def ready_for_more() -> standby.Ready:
     def more() -> None:
         time.sleep(0.5)
         done.append(time.monotonic())
+        raise OSError("no space is left for a temporary file")
 
     return session, more
 
