@@ -74,7 +74,14 @@ def choose_portfolio(
         Most exchanges that are tried.
     given
         Rows of kernels that are chosen before all others, in this order, and never exchanged.
+
+    Raises
+    ------
+    ValueError
+        If more are given than are to be chosen, or one twice.
     """
+    if len(set(given)) != len(given) or len(given) > count:
+        raise ValueError(f"of {count} kernels to choose {len(given)} are given, {len(set(given))} different ones")
     capped = _capped(logs)
     reached = np.full(capped.shape[1], CAP)
     picked: list[int] = []

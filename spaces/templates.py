@@ -190,8 +190,8 @@ class KernelTemplate(ABC, Generic[P]):
     def warm_up_beside(self) -> None:
         """Get ready for this template's kernels in a process that has warmed up for the one it is `warmed_like`.
 
-        It is called once, where there is time for it; what it does, the compilers that are forked from then on need
-        not do. Nothing, unless a subclass knows better.
+        It is called once, when the first search has ended; what it does, the compilers of later searches need not do.
+        Nothing, unless a subclass knows better.
         """
 
     @abstractmethod

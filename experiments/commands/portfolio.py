@@ -194,6 +194,26 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
     TableError
         If no problem of the tables has the signature.
     """
+    kernels, problems, logs = recorded_logs(template, tables, signature)
+    names = ", ".join(table.path.name for table in tables)
+    return Regrets(kernels, problems, logs - np.nanmin(logs, axis=0), f"measured, {names}")
+
+
+def recorded_logs(
+    template: KernelTemplate, tables: Sequence[Table], signature: str
+) -> tuple[tuple[Codes, ...], tuple[Problem, ...], Floats]:
+    """All kernels that were timed, the problems of one signature, and the logs of times over the library's.
+
+    Returns
+    -------
+    kernels, problems, logs
+        As `Regrets` has them, but for what the logs are over; of shape [kernels, problems].
+
+    Raises
+    ------
+    TableError
+        If no problem of the tables has the signature.
+    """
     columns: dict[Problem, dict[Codes, float]] = {}
     library_us: dict[Problem, float] = {}
     held = set()
@@ -214,9 +234,8 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
         raise TableError(f"no problem of the signature {signature} was timed; {told}")
     kernels = sorted({kernel for known in columns.values() for kernel in known})
     scaled = np.array([[known.get(kernel, np.nan) for known in columns.values()] for kernel in kernels])
-    logs = np.log(scaled / np.nanmin(scaled, axis=0))
-    names = ", ".join(table.path.name for table in tables)
-    return Regrets(tuple(kernels), tuple(columns), logs, f"measured, {names}")
+    logs = np.log(scaled / [library_us[problem] for problem in columns])
+    return tuple(kernels), tuple(columns), logs
 
 
 def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioRequest, signature: str) -> Regrets:

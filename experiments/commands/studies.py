@@ -178,11 +178,12 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     """
     check_result(json_path)
     place = place_of(store, storage)
-    found, _ = _read_all(place, load_templates(own_spaces))
+    found, unreadable = _read_all(place, load_templates(own_spaces))
     worked = [result for result in found if _is_of(result, problem) and _ratio(result) is not None]
     if not worked:
         searched = alternatives(problem, sorted({str(result.info.problem) for result in found}))
         told = f"searched was {searched}" if found else f"there is none yet: {NONE_YET}"
+        told = "; ".join([f"searched was {searched}", *unreadable]) if unreadable else told
         raise NoResultError(f"no study in {study_store(place).name} has a result for {problem}; {told}")
     answer = min(worked, key=lambda each: (each.race is None, each.info.provenance.replayed, _ratio(each) or 0.0))
     console = console_beside(json_path)

@@ -74,7 +74,10 @@ Do = Callable[[Connection, Mapping[str, Any]], None]
 """The work of a session: it talks over the connection, about what was requested."""
 
 Ready = Do | tuple[Do, Callable[[], None]]
-"""What getting ready returns: the work, or that and what is done once for later sessions, when the first is at work."""
+"""The outcome of getting ready: the work, or that and a step done once for later sessions, when the first has ended.
+
+Who asks for one meanwhile waits for that. It is done while no session is held, so that none can end with it.
+"""
 
 
 class StandbyError(TilescoutError):

@@ -86,8 +86,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float, more: Ca
         sessions.part(ready)
         if listener.fileno() in ready:
             sessions.begin()
-        if more is not None and sessions.asked:
-            with suppress(Exception):  # it may need space or memory that there is not; the sessions go on without
+        if more is not None and sessions.asked and not len(sessions):
+            with suppress(Exception):  # it may need space or memory that there is not; later sessions do without
                 more()
             gc.freeze()
             more = None

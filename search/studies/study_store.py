@@ -22,7 +22,7 @@ from tilescout.spaces.texts import alternatives
 _LOG = logging.getLogger(__name__)
 
 NONE_YET = "tune a problem first, or name the store that has studies"
-"""What to do where a place holds no study."""
+"""The next step where a place holds no study."""
 
 
 class StudyStore(ABC):
@@ -150,7 +150,7 @@ class StudyStore(ABC):
 
 
 def missing_study(name: str, place: str, known: Collection[str]) -> StoreError:
-    """What to raise where a place holds no study of a name, and those that are known."""
+    """The error of a place that holds no study of a name; it tells those that are known."""
     if known:
         return StoreError(f"there is no study {name} in {place}; there are: {alternatives(name, sorted(known))}")
     return StoreError(f"there is no study {name} in {place}, which holds none: {NONE_YET}")

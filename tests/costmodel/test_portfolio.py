@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,6 @@ def test_kernels_that_are_given_are_chosen_first_and_never_exchanged() -> None:
     assert len(set(found.picked)) == 4
     assert free.exchanged_regret <= found.exchanged_regret <= regret_of(logs, weights, [worst])
     assert found.bound <= found.exchanged_regret
+    for rows in ([1, 1], [0, 1, 2, 3, 4]):
+        with pytest.raises(ValueError, match=f"of 4 kernels to choose {len(rows)} are given"):
+            choose_portfolio(logs, weights, 4, given=rows)

@@ -10,13 +10,14 @@ are there anyway: a search begins with the default.
 
 Candidates are the kernels of the tables that are near the best of a problem, and on each random problem those that the
 models expect to be the fastest. Configurations that differ in their launch alone are one kernel. Two things say what
-kernels are worth on problems that they were not chosen on: those of the tables that are left out, a fifth of the
-products at a time, and further random ones, by the models. Tables of several types give a list each.
+such kernels are worth on problems that they were not chosen on: as many that are chosen on the tables alone, a fifth of
+the products left out at a time; and these on further random problems, by the models. Tables of several types give a
+list each.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,18 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.costmodel.portfolio import CAP, choose_portfolio
+from tilescout.costmodel.portfolio import choose_portfolio
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.commands.outputs import check_writable
-from tilescout.experiments.commands.portfolio import Codes, Regrets, left_out, recorded
+from tilescout.experiments.commands.portfolio import Codes, Regrets, left_out, recorded_logs
 from tilescout.experiments.research.defaults_fit import drawn_problems
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.launched import codes_known, kernels_of
 from tilescout.spaces.outputs import write_whole
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -136,42 +137,46 @@ def foreseen(sources: Sequence[Source], problem: GemmProblem) -> Random:
     )
 
 
-def compiled_once(source: Source, regrets: Regrets) -> Regrets:
-    """The regrets of kernels of which those that differ in their launch alone are one, at its best."""
-    kernels, place = np.unique(source.numbers_of(regrets.kernels), return_inverse=True)
-    logs = np.full((len(kernels), len(regrets.problems)), np.inf)
-    np.minimum.at(logs, place, np.nan_to_num(regrets.logs, nan=np.inf))
-    logs[np.isinf(logs)] = np.nan
-    return replace(regrets, kernels=tuple(source.codes_of(kernels)), logs=logs)
+def compiled_once(source: Source, kernels: Sequence[Codes], logs: Floats) -> tuple[list[Codes], Floats]:
+    """Kernels of which those that differ in their launch alone are one, at its best.
 
-
-def fastest_ratios(tables: Iterable[Table]) -> dict[Problem, float]:
-    """The log of the shortest time that was recorded over the library's, of each problem."""
-    found = dict[Problem, float]()
-    for table in tables:
-        for problem in table.problems:
-            times = table.times_us[table.rows(problem)]
-            if np.isfinite(times).any():
-                ratio = float(np.log(np.nanmin(times) / table.card.baselines[problem].library_us))
-                found[problem] = min(found.get(problem, ratio), ratio)
-    return found
+    Parameters
+    ----------
+    source
+        Their space.
+    kernels, logs
+        Their codes, and the logs of their times, of shape [kernels, problems]; NaN where one was not timed.
+    """
+    numbers, place = np.unique(source.numbers_of(kernels), return_inverse=True)
+    best = np.full((len(numbers), logs.shape[1]), np.inf)
+    np.minimum.at(best, place, np.nan_to_num(logs, nan=np.inf))
+    best[np.isinf(best)] = np.nan
+    return source.codes_of(numbers), best
 
 
 def recorded_together(sources: Sequence[Source], signature: str) -> Regrets:
     """The measured regrets, over the fastest of all spaces, on the problems that were recorded in each of them.
 
     Each `Kernel` begins with the number of its space.
+
+    Raises
+    ------
+    TableError
+        If no problem of the signature was recorded in all of them.
     """
-    each = [compiled_once(source, recorded(source.template, source.tables, signature)) for source in sources]
-    problems = [one for one in each[0].problems if all(one in others.problems for others in each)]
-    behind = np.array([[fastest_ratios(source.tables)[one] for one in problems] for source in sources])
-    behind -= behind.min(axis=0)
+    each = [recorded_logs(source.template, source.tables, signature) for source in sources]
+    problems = [one for one in each[0][1] if all(one in others for _, others, _ in each)]
+    if not problems:
+        names = " and ".join(source.template.name for source in sources)
+        raise TableError(f"no problem of the signature {signature} was timed in {names}: name tables of both")
     kernels, logs = list[Kernel](), list[Floats]()
-    for number, regrets in enumerate(each):
-        columns = [regrets.problems.index(one) for one in problems]
-        kernels += [(number, *codes) for codes in regrets.kernels]
-        logs.append(regrets.logs[:, columns] + behind[number])
-    return Regrets(tuple(kernels), tuple(problems), np.concatenate(logs), "; ".join(one.source for one in each))
+    for number, (source, (codes, known, of_space)) in enumerate(zip(sources, each, strict=True)):
+        once, best = compiled_once(source, codes, of_space[:, [known.index(one) for one in problems]])
+        kernels += [(number, *of_kernel) for of_kernel in once]
+        logs.append(best)
+    together = np.concatenate(logs)
+    files = ", ".join(table.path.name for source in sources for table in source.tables)
+    return Regrets(tuple(kernels), tuple(problems), together - np.nanmin(together, axis=0), f"measured, {files}")
 
 
 def numbered(sources: Sequence[Source], kernels: Sequence[Kernel]) -> list[tuple[Indices, Indices]]:
@@ -226,7 +231,7 @@ def worth(sources: Sequence[Source], kernels: Sequence[Kernel], fresh: Sequence[
     """The regrets that some kernels leave on random problems that they were not chosen on, by the models."""
     known = list(enumerate(numbered(sources, kernels)))
     regrets = [np.concatenate([one.regrets(number, numbers) for number, (_, numbers) in known]) for one in fresh]
-    left = np.expm1([np.nanmin(each, initial=CAP) for each in regrets])
+    left = np.expm1([np.nanmin(each, initial=FAR) for each in regrets])
     return {
         "mean": float(left.mean()),
         "median": float(np.median(left)),
@@ -249,7 +254,10 @@ def known_kernels(sources: Sequence[Source], problem: GemmProblem, what: str) ->
 @click.option("--kernels", default=768, show_default=True, help="How many to choose, for each type.")
 @click.option("--drawn", "count", default=1600, show_default=True, help="Random problems of each type.")
 @click.option(
-    "--write", "written", type=click.Path(path_type=Path), help="Write the file of each space into this folder."
+    "--write",
+    "written",
+    type=click.Path(path_type=Path),
+    help="Write each space's file into this folder.",
 )
 @seed_option
 def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: Path | None, seed: int) -> None:
@@ -262,8 +270,9 @@ def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: 
     sources = [Source.of(name, read) for name in names]
     knobs = {source.template.name: [knob.name for knob in source.template.knobs] for source in sources}
     result = dict[str, Any]()
-    for signature in dict.fromkeys(problem.signature for table in read for problem in table.problems):
-        regrets = recorded_together(sources, signature)
+    signatures = dict.fromkeys(problem.signature for table in read for problem in table.problems)
+    recordings = {signature: recorded_together(sources, signature) for signature in signatures}
+    for signature, regrets in recordings.items():
         drawn = [foreseen(sources, problem) for problem in drawn_problems(signature, count + FRESH, seed)]
         given = known_kernels(sources[:1], drawn[0].problem, "portfolio")
         rows = chosen(sources, regrets, drawn[:-FRESH], given, kernels)

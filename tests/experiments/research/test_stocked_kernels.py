@@ -1,6 +1,7 @@
 """The kernels of both spaces that are worth having in a store: how they are chosen, and what is shipped."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,6 @@ from tilescout.experiments.research.studies.stocked_kernels import (
     Source,
     chosen,
     compiled_once,
-    fastest_ratios,
     foreseen,
     known_kernels,
     recorded_together,
@@ -25,6 +25,7 @@ from tilescout.experiments.research.studies.stocked_kernels import (
 )
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
 
 RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
@@ -81,20 +82,31 @@ def test_configurations_that_differ_in_their_launch_alone_are_one_kernel() -> No
     twin = list(first)
     twin[names.index("swizzle")] = source.template.knobs[names.index("swizzle")].code(8)
     rows, logs = [first, tuple(twin)], np.array([[0.2, np.nan, np.nan], [0.1, 0.3, np.nan]])
-    found = compiled_once(source, Regrets(tuple(rows), (GemmProblem(64, 64, 64),) * 3, logs, "invented"))
-    assert found.kernels == (rows[0],)
-    np.testing.assert_array_equal(found.logs, [[0.1, 0.3, np.nan]])
+    kernels, best = compiled_once(source, rows, logs)
+    assert kernels == [first]
+    np.testing.assert_array_equal(best, [[0.1, 0.3, np.nan]])
 
 
 def test_regrets_of_recorded_problems_are_over_the_fastest_kernel_of_both_spaces() -> None:
     regrets = recorded_together(sources(), "bf16")
-    ratios = [fastest_ratios(source.tables) for source in sources()]
-    assert set(regrets.problems) == set(ratios[0]) & set(ratios[1])
+    tables = [source.tables[0] for source in sources()]
+    assert set(regrets.problems) == set(tables[0].problems) & set(tables[1].problems)
     spaces = np.array([kernel[0] for kernel in regrets.kernels])
     for at, problem in enumerate(regrets.problems):
         least = [float(np.nanmin(regrets.logs[spaces == number, at])) for number in (0, 1)]
+        ratios = [
+            np.log(np.nanmin(table.times_us[table.rows(problem)]) / table.card.baselines[problem].library_us)
+            for table in tables
+        ]
         assert min(least) == pytest.approx(0)
-        assert least[0] - least[1] == pytest.approx(ratios[0][problem] - ratios[1][problem])
+        assert least[0] - least[1] == pytest.approx(ratios[0] - ratios[1])
+
+
+def test_types_that_no_problem_of_both_spaces_was_recorded_in_are_refused() -> None:
+    first, second = sources()
+    other = Table.read(RESULTS / "stream-k-2026-11-28" / "gemm_streamk_sm90-h200-alone-111-bf16.parquet")
+    with pytest.raises(TableError, match="bf16 was timed in gemm_sm90 and gemm_streamk_sm90: name tables of both"):
+        recorded_together([first, replace(second, tables=(other,))], "bf16")
 
 
 def test_a_problem_expects_of_a_kernel_what_it_does_in_the_order_that_suits_it_best() -> None:
