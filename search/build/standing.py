@@ -69,7 +69,7 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float, more: Ca
         See `Ready`.
     """
     sessions = _Sessions(listener, do)
-    left, mine = False, _file_at(place)
+    begun, left, mine = sessions.last, False, _file_at(place)
     while True:
         ends = sessions.last + idle
         ready = sessions.wait(None if len(sessions) else max(0.0, ends - time.monotonic()))
@@ -86,7 +86,7 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float, more: Ca
         sessions.part(ready)
         if listener.fileno() in ready:
             sessions.begin()
-        if more is not None and sessions.asked and not len(sessions):
+        if more is not None and sessions.last > begun and not len(sessions):
             with suppress(Exception):  # it may need space or memory that there is not; later sessions do without
                 more()
             gc.freeze()
@@ -98,8 +98,6 @@ class _Sessions:
 
     Attributes
     ----------
-    asked
-        Whether any was asked for something.
     last
         When one that was asked for something ended last, by the monotonic clock; at first, when this was made.
     """
@@ -113,9 +111,7 @@ class _Sessions:
         # The numbers of those that were asked for something. No exit code can tell: who leaves has the session killed.
         self._reading, self._telling = os.pipe()
         os.set_blocking(self._reading, False)
-        self._polled.register(self._reading, select.POLLIN)
         self._asked: set[int] = set()
-        self.asked = False
         self.last = time.monotonic()
 
     def __len__(self) -> int:
@@ -126,7 +122,6 @@ class _Sessions:
         self._polled.modify(self._listener, select.POLLIN if len(self) < self._most else 0)
         ready = dict(self._polled.poll(None if seconds is None else seconds * 1000))
         self._asked.update(_told(self._reading))
-        self.asked |= bool(self._asked)
         return ready.keys()
 
     def settle(self, ready: Collection[int]) -> None:
