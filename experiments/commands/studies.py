@@ -23,7 +23,7 @@ from tilescout.experiments.commands.studies_diff import differences, incomparabl
 from tilescout.search.studies.folders import studies as place_of
 from tilescout.search.studies.places import read_study, study_store
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.study_store import NONE_YET, StudyStore, missing_study
+from tilescout.search.studies.study_store import NONE_YET, StudyStore
 from tilescout.search.studies.trials import TRACKING_RUN
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
@@ -135,7 +135,7 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
     known = place.names()
     for name in names:
         if name not in known:
-            raise missing_study(name, place.name, known)
+            raise place.missing(name)
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("asking takes a terminal: --yes deletes without asking")
@@ -182,8 +182,8 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     worked = [result for result in found if _is_of(result, problem) and _ratio(result) is not None]
     if not worked:
         searched = alternatives(problem, sorted({str(result.info.problem) for result in found}))
-        told = f"searched was {searched}" if found else f"there is none yet: {NONE_YET}"
-        told = "; ".join([f"searched was {searched}", *unreadable]) if unreadable else told
+        is_empty = not found and not unreadable
+        told = f"there is none yet: {NONE_YET}" if is_empty else "; ".join([f"searched was {searched}", *unreadable])
         raise NoResultError(f"no study in {study_store(place).name} has a result for {problem}; {told}")
     answer = min(worked, key=lambda each: (each.race is None, each.info.provenance.replayed, _ratio(each) or 0.0))
     console = console_beside(json_path)

@@ -18,7 +18,7 @@ from tilescout.search.studies.optuna_hooks import cached
 from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
-from tilescout.search.studies.study_store import StudyStore, missing_study, resumed, unused
+from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.sqlite_files import StoredOnly
@@ -121,7 +121,7 @@ class Database(StudyStore):
             try:
                 return optuna.load_study(study_name=name, storage=self._reading)
             except KeyError as error:
-                raise missing_study(name, self.name, optuna.get_all_study_names(self._reading)) from error
+                raise self.missing(name) from error
 
     def delete(self, name: str) -> None:
         self.load(name)

@@ -14,7 +14,7 @@ from optuna.storages.journal import BaseJournalBackend
 from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records, remove_journal
 from tilescout.search.studies.optuna_hooks import OPERATION, LongJournal
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
-from tilescout.search.studies.study_store import StudyStore, missing_study, resumed, unused
+from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 
@@ -65,7 +65,7 @@ class JournalFolder(StudyStore):
     def load(self, name: str) -> optuna.Study:
         path = self._path(name)
         if not os.path.lexists(path):
-            raise missing_study(name, self.name, self.names())
+            raise self.missing(name)
         try:
             storage = LongJournal(_Reading(path))
             held = [study.study_name for study in storage.get_all_studies()]
@@ -80,7 +80,7 @@ class JournalFolder(StudyStore):
     def delete(self, name: str) -> None:
         path = self._path(name)
         if name not in self.names():
-            raise missing_study(name, self.name, self.names())
+            raise self.missing(name)
         try:
             remove_journal(path, FORM)
         except BusyError as error:

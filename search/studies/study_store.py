@@ -148,12 +148,11 @@ class StudyStore(ABC):
         """
         return study_result(self.load(name), named)
 
-
-def missing_study(name: str, place: str, known: Collection[str]) -> StoreError:
-    """The error of a place that holds no study of a name; it tells those that are known."""
-    if known:
-        return StoreError(f"there is no study {name} in {place}; there are: {alternatives(name, sorted(known))}")
-    return StoreError(f"there is no study {name} in {place}, which holds none: {NONE_YET}")
+    def missing(self, name: str) -> StoreError:
+        """The error of a name that no study has; it tells of those that there are."""
+        if known := sorted(self.names()):
+            return StoreError(f"there is no study {name} in {self.name}; there are: {alternatives(name, known)}")
+        return StoreError(f"there is no study {name} in {self.name}, which holds none: {NONE_YET}")
 
 
 def unused(names: Collection[str], name: str) -> str:
