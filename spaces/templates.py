@@ -5,11 +5,13 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from reprlib import repr as short
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, cast
 
@@ -193,6 +195,11 @@ class KernelTemplate(ABC, Generic[P]):
         It is called once, when the first search has ended; what it does, the compilers of later searches need not do.
         Nothing, unless a subclass knows better.
         """
+
+    def build_for_practice(self, configuration: Mapping[str, Value], signature: str) -> None:
+        """Build a kernel that nobody wants, for what that leaves ready in this process; it need not compile."""
+        with TemporaryDirectory() as folder, suppress(BuildError):
+            self.build(configuration, signature, self.archs[0], Path(folder, "kernel.o"))
 
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
