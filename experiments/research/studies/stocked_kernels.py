@@ -38,6 +38,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.launched import codes_known, kernels_of
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.space import Indices
@@ -240,11 +241,11 @@ def worth(sources: Sequence[Source], kernels: Sequence[Kernel], fresh: Sequence[
     }
 
 
-def known_kernels(sources: Sequence[Source], problem: GemmProblem, what: str) -> list[Kernel]:
-    """The kernels that templates name for a problem: their `stock`, or the `portfolio` of their defaults."""
+def known_kernels(sources: Sequence[Source], named: Sequence[Sequence[Configuration]]) -> list[Kernel]:
+    """The kernels that configurations are compiled as; some are named of each space."""
     found = list[Kernel]()
-    for number, source in enumerate(sources):
-        codes = codes_known(source.template.knobs, getattr(source.template, what)(problem, DEVICE))
+    for number, (source, configurations) in enumerate(zip(sources, named, strict=True)):
+        codes = codes_known(source.template.knobs, configurations)
         found += [(number, *each) for each in source.codes_of(np.unique(source.numbers_of(codes)))]
     return found
 
@@ -274,9 +275,10 @@ def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: 
     recordings = {signature: recorded_together(sources, signature) for signature in signatures}
     for signature, regrets in recordings.items():
         drawn = [foreseen(sources, problem) for problem in drawn_problems(signature, count + FRESH, seed)]
-        given = known_kernels(sources[:1], drawn[0].problem, "portfolio")
+        any_of_type = drawn[0].problem
+        given = known_kernels(sources[:1], [sources[0].template.portfolio(any_of_type, DEVICE)])
         rows = chosen(sources, regrets, drawn[:-FRESH], given, kernels)
-        now = known_kernels(sources, drawn[0].problem, "stock")
+        now = known_kernels(sources, [source.template.stock(any_of_type, DEVICE) for source in sources])
         apart = left_out(regrets, kernels, FOLDS)
         fresh, before = worth(sources, rows, drawn[-FRESH:]), worth(sources, now, drawn[-FRESH:])
         result[signature] = {"kernels": listed(sources, rows), "given": len(given), "problems": len(regrets.problems)}

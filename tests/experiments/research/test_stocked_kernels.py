@@ -130,6 +130,6 @@ def test_a_problem_expects_of_a_kernel_what_it_does_in_the_order_that_suits_it_b
 
 
 def test_what_a_template_names_for_a_problem_is_told_as_kernels() -> None:
-    stock = known_kernels(sources(), PROBLEM, "stock")
+    stock = known_kernels(sources(), [source.template.stock(PROBLEM, H200) for source in sources()])
     assert {kernel[0] for kernel in stock} == {0, 1}
-    assert set(known_kernels(sources()[:1], PROBLEM, "portfolio")) <= set(stock)
+    assert set(known_kernels(sources()[:1], [sources()[0].template.portfolio(PROBLEM, H200)])) <= set(stock)
