@@ -61,7 +61,7 @@ def list_studies(
         for result in found:
             print_result(result, console)
     else:
-        found, unreadable = _read_all(place, named)
+        found, unreadable = read_all(place, named)
         if found:
             console.print(_grid(found))
         elif not unreadable:
@@ -178,7 +178,7 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     """
     check_result(json_path)
     place = place_of(store, storage)
-    found, unreadable = _read_all(place, load_templates(own_spaces))
+    found, unreadable = read_all(place, load_templates(own_spaces))
     worked = [result for result in found if _is_of(result, problem) and _ratio(result) is not None]
     if not worked:
         searched = alternatives(problem, sorted({str(result.info.problem) for result in found}))
@@ -192,7 +192,7 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     write_result(json_path, answer.to_dict())
 
 
-def _read_all(place: Path | str, named: Named) -> tuple[list[StudyResult], list[str]]:
+def read_all(place: Path | str, named: Named) -> tuple[list[StudyResult], list[str]]:
     """The studies that can be read, and of the others why not."""
     store = study_store(place)
     found, unreadable = [], []

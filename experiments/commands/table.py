@@ -1,4 +1,4 @@
-"""``tilescout tables import``, ``export-kernel-tuner`` and ``add-binaries``."""
+"""``tilescout tables import``, ``from-studies``, ``export-kernel-tuner`` and ``add-binaries``."""
 
 import gzip
 import json
@@ -11,11 +11,20 @@ from typing import Any
 import click
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import examples, store_option
+from tilescout.experiments.commands.options import (
+    examples,
+    space_argument,
+    storage_option,
+    store_option,
+)
 from tilescout.experiments.commands.outputs import check_apart, check_writable
+from tilescout.experiments.commands.studies import read_all
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
+from tilescout.search.campaigns.from_studies import measured_alike, table_of_studies
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.studies.folders import artifacts
+from tilescout.search.studies.folders import studies as place_of
 from tilescout.search.tables.card import FORMAT, TableCard
 from tilescout.search.tables.kernel_tuner import cache_of
 from tilescout.search.tables.result_forms import Told, UntoldError
@@ -26,7 +35,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.resources import Resources
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, find_template, load_template
 from tilescout.spaces.terminal import Console
 from tilescout.spaces.texts import number_of
 
@@ -146,6 +155,39 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     known = written.data.num_rows - written.data["instructions"].null_count
     rows = number_of(len(written), "row")
     Console().say(f"{out}: {known:,} of {rows} with the number of instructions of their kernel")
+
+
+@click.command(
+    epilog=examples(
+        "tilescout tables from-studies gemm_sm90 own.parquet",
+        "tilescout tables from-studies gemm_sm90 own.parquet --storage postgresql://user@host/name",
+    ),
+)
+@space_argument
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--device", metavar="NAME", help="Only studies of this device, for example h200.")
+@click.option("--objective", type=click.Choice([str(each) for each in Objective]), help="Only times by this objective.")
+@store_option
+@storage_option
+def from_studies(
+    space: str, out: Path, device: str | None, objective: str | None, store: Path, storage: str | None
+) -> None:
+    """Write what searches of SPACE have measured to OUT, a .parquet file: a table, as `collect` writes one.
+
+    A cost model learns from it: `tilescout train SPACE --table OUT`. Studies that replayed a table are left out, and
+    those of kernels that have changed since. Times of several devices or objectives do not go into one table.
+    """
+    check_writable(out)
+    check_table_files(out)
+    template = load_template(space)
+    found, unreadable = read_all(place_of(store, storage), {template.name: template})
+    for message in unreadable:
+        Console().say(f"left out: {message}")
+    chosen = measured_alike(found, template, device, Objective(objective) if objective else None)
+    table = table_of_studies(chosen, template, out)
+    parts = (len(table), "row"), (len(table.problems), "problem")
+    rows, problems = (number_of(count, thing) for count, thing in parts)
+    Console().say(f"{out}: {rows} of {problems}, from {number_of(len(chosen), 'study', 'studies')}")
 
 
 def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, out: Path) -> Table:

@@ -8,7 +8,7 @@ from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import examples, json_option, own_spaces_option
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
-from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_results
+from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, from_studies, import_results
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
@@ -26,7 +26,7 @@ from tilescout.spaces.terminal import Console, Grid
     ),
 )
 def tables() -> None:
-    """List recorded tables, as `list` does, or import, export and complete them."""
+    """List recorded tables, as `list` does, or make, import, export and complete them."""
 
 
 @tables.command(
@@ -57,7 +57,7 @@ def list_tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path:
         raise TableError("; ".join(damaged))
 
 
-for _command in (import_results, export_kernel_tuner, add_binaries):
+for _command in (import_results, from_studies, export_kernel_tuner, add_binaries):
     tables.add_command(_command)
 
 

@@ -6,13 +6,25 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tilescout.search import tune
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.studies.folders import studies
 from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces import templates
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 RunCommand = Callable[..., None]
@@ -186,3 +198,40 @@ def test_tables_keep_their_numbers_on_a_terminal_of_80_columns_and_are_json_on_s
     shown = ("best", "default", "library_best")
     assert cells[-3:] == [f"{first[f'{name}_speedup_over_library']:.3f}" for name in shown]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_store_with_replayed_studies_alone_makes_no_table_and_the_line_says_why(
+    run: RunCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, out = tmp_path / "store", tmp_path / "own.parquet"
+    tune("gemm_sm90", "512x512x512:bf16", sampler="random", device="replay", budget=2, store=store, mlflow=False)
+
+    run("tables", "from-studies", "gemm_sm90", str(out), "--store", str(store), code=2)
+
+    assert "studies of it: 1, with times of a GPU: 0" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_a_search_measured_becomes_a_table(
+    run: RunCommand,
+    plain_gemm: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(templates._BUILT_IN, "plain_gemm", "plain_gemm:TEMPLATE")
+    monkeypatch.setitem(DEVICES, "host", plain_gemm.HOST)
+    store, out, problem = tmp_path / "store", tmp_path / "own.parquet", GemmProblem(16, 48, 40)
+    live = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
+    with LocalEngine(plain_gemm.TEMPLATE, store / "artifacts", ["cpu"], plain_gemm.HOST, live) as engine:
+        result = run_study(Evaluator(engine, problem), TuneOptions("random", 0, Budget(3), studies(store)))
+    (studies(store) / "broken.journal").write_text("{}\n")
+
+    run("tables", "from-studies", "plain_gemm", str(out), "--store", str(store), "--device", "host")
+
+    printed = capsys.readouterr().out
+    assert "own.parquet: 3 rows of 1 problem, from 1 study" in printed.replace("\n", " ")
+    assert "left out:" in printed
+    table = Table.read(out)
+    times = {trial.configuration: trial.measurement.timing for trial in result.trials}
+    assert {table.configuration(row): table.measurement(row).timing for row in range(len(table))} == times
