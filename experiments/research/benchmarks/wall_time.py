@@ -41,7 +41,7 @@ import click
 import numpy as np
 
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import drawn
+from tilescout.experiments.research.studies.draw_problems import FIRST, drawn, pool_option
 from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.build.cores import available_cores
 from tilescout.search.build.standby import leave, peer_of, running
@@ -202,9 +202,9 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str
     }
 
 
-def draw(seed: int, count: int) -> list[str]:
+def draw(seed: int, count: int, pool: str = FIRST) -> list[str]:
     """Problems of published models that no suite holds."""
-    problems = [entry.problem for entry in drawn(seed)]
+    problems = [entry.problem for entry in drawn(seed, pool)]
     chosen = np.random.default_rng(seed).choice(len(problems), count, replace=False)
     return [problems[at] for at in chosen]
 
@@ -229,6 +229,7 @@ def fill(problem: str, store: str, standing: str) -> None:
     "--cores", multiple=True, default=CORES, show_default=True, type=click.IntRange(min=1), help="How many; repeatable."
 )
 @click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problems by this seed instead.")
+@pool_option
 @click.option("--count", default=1, show_default=True, help="Problems to draw for each number of cores.")
 @click.option("--suite", "together", default=0, help="Also tune so many drawn problems together, on the most cores.")
 @click.option("--suites", default=1, show_default=True, help="How many such suites.")
@@ -241,6 +242,7 @@ def main(
     problems: tuple[str, ...],
     cores: tuple[int, ...],
     seed: int | None,
+    pool: str,
     count: int,
     together: int,
     suites: int,
@@ -254,7 +256,7 @@ def main(
     suited: list[dict[str, Any]] = []
     gpu = bool(visible_gpus())
     # No problem is tuned twice, so that none was seen before.
-    chosen = iter(draw(seed, len(cores) * count + suites * together) if seed is not None else ())
+    chosen = iter(draw(seed, len(cores) * count + suites * together, pool) if seed is not None else ())
     states = [state for state, name in zip(STATES, KEPT, strict=True) if name in names]
     print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
     columns = ("answer", "all", "CPU", *PHASES)

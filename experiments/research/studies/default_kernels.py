@@ -18,7 +18,7 @@ import numpy as np
 from tilescout.costmodel.portfolio import choose_portfolio
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import KINDS, known_products, products
+from tilescout.experiments.research.studies.draw_problems import KINDS, known_products, pooled
 from tilescout.spaces.constraints import Columns, Mask
 from tilescout.spaces.devices import DEVICES, Device
 from tilescout.spaces.gemm import GemmProblem
@@ -46,7 +46,7 @@ _SIZES: Mapping[str, tuple[tuple[int, int, tuple[int, ...]], tuple[int, int, tup
 def random_problems(signature: str, seed: int) -> Iterator[GemmProblem]:
     """Problems of random sizes without end; no product is one of a published model that problems are drawn of."""
     generator = np.random.default_rng(seed)
-    kept_out = known_products() | {product[1:] for listed, _ in KINDS.values() for product in products(listed)}
+    kept_out = known_products() | pooled()
     while True:
         for listed, rows in KINDS.values():
             n, k = (_size(generator, *each) for each in _SIZES[listed])

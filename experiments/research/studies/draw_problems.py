@@ -8,7 +8,8 @@ times n). No product, as (n, k), is one of another suite. They were drawn by a s
 
 **The rule.** Nothing is picked, fitted or tuned on these problems: no default, no constant, no model, no knob. When
 something was chosen on them after all, they are retired to a suite of another name, and others are drawn with the next
-seed.
+seed. Another seed draws other rows of the same products. So once models learn from products of the list
+`published_models.toml`, problems to judge by are drawn of another: `--pool further`.
 """
 
 import tomllib
@@ -26,8 +27,10 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 
-MODELS = Path(__file__).parents[1] / "published_models.toml"
 NAME = "out-of-sample"
+POOLS = {"published": "published_models.toml", "further": "further_models.toml"}
+"""The lists of models that problems are drawn of; no product is in both."""
+FIRST = next(iter(POOLS))
 EACH = 8
 PREFILL = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
@@ -35,14 +38,25 @@ Product = tuple[str, int, int]
 """A model and the n and k of one of its products."""
 
 
-def products(kind: str) -> list[Product]:
-    """The products of the published models that are listed under a kind."""
-    models: list[dict[str, Any]] = tomllib.loads(MODELS.read_text())["model"]
+pool_option = click.option(
+    "--pool", type=click.Choice(list(POOLS)), default=FIRST, show_default=True, help="The list of models to draw of."
+)
+
+
+def products(kind: str, pool: str = FIRST) -> list[Product]:
+    """The products of the models of a pool that are listed under a kind."""
+    path = Path(__file__).parents[1] / POOLS[pool]
+    models: list[dict[str, Any]] = tomllib.loads(path.read_text())["model"]
     found: list[Product] = []
     for model in models:
         sizes = model.get(kind, [])
         found += [(model["name"], n, k) for n, k in ([sizes] if kind == "vocabulary" and sizes else sizes)]
     return found
+
+
+def pooled() -> set[tuple[int, int]]:
+    """The products of all pools, as (n, k): random problems to learn from may be none of them."""
+    return {product[1:] for pool in POOLS for listed, _ in KINDS.values() for product in products(listed, pool)}
 
 
 def known_products() -> set[tuple[int, int]]:
@@ -72,11 +86,11 @@ KINDS: dict[str, tuple[str, Callable[[np.random.Generator], int]]] = {
 """Of each kind: the products that it is drawn of, and its number of rows."""
 
 
-def drawn(seed: int) -> Iterator[Entry]:
-    """The problems of each kind, none twice; a product occurs once in a kind as long as there are others."""
+def drawn(seed: int, pool: str = FIRST) -> Iterator[Entry]:
+    """The problems of each kind of a pool, none twice; a product occurs once in a kind as long as there are others."""
     generator, known = np.random.default_rng(seed), known_products()
     for kind, (listed, rows) in KINDS.items():
-        allowed = [product for product in products(listed) if product[1:] not in known]
+        allowed = [product for product in products(listed, pool) if product[1:] not in known]
         found: dict[str, Entry] = {}
         while len(found) < EACH:
             for number in generator.permutation(len(allowed)):
@@ -99,10 +113,11 @@ def keep_suite(run: Run, title: str, source: str, entries: Sequence[Entry]) -> N
 
 
 @study("nothing but the sizes of published models", out_required=True)
+@pool_option
 @seed_option
-def main(run: Run, seed: int) -> None:
+def main(run: Run, pool: str, seed: int) -> None:
     """Write the suite of drawn problems."""
-    entries = list(drawn(seed))
+    entries = list(drawn(seed, pool))
     for entry in entries:
         click.echo(f"{entry.problem:28s} {entry.label}")
     source = f"drawn with seed {seed} of the sizes of published models that no other suite holds"

@@ -4,9 +4,9 @@
 
 Real models repeat a few sizes, so a model learned from them alone has seen few ratios of m to n to k. These sizes are a
 Sobol sequence in the logarithms of m, n and k, which leaves no gap. n and k are multiples of 64 as most widths are, and
-every fourth problem's are multiples of 16 bytes only. The products (n, k) of the published models of `draw-problems`
-are passed over: nothing may be learned on those. `--rows`, `--columns` and `--depth` ask for another range of sizes,
-and `--multiple` for rounder widths, as the largest models have them:
+every fourth problem's are multiples of 16 bytes only. The products (n, k) of the published models of `draw-problems`,
+of both lists, are passed over: they are to judge by. `--rows`, `--columns` and `--depth` ask for another range of
+sizes, and `--multiple` for rounder widths, as the largest models have them:
 
     python -m tilescout.experiments.research draw-spread --rows 1024 16384 --columns 1024 16384 --out many-rows.toml
     python -m tilescout.experiments.research draw-spread --multiple 256 --out round.toml
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import keep_suite, products
+from tilescout.experiments.research.studies.draw_problems import keep_suite, pooled
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import Entry
@@ -66,7 +66,7 @@ def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS, ranges: Ranges =
     """The problems of these types, in the order of the sequence."""
     from scipy.stats import qmc
 
-    kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
+    kept_out = pooled()
     points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(DRAWN.bit_length() - 1)
     aligned = 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes
     granule = np.where(np.arange(len(points)) % 4 == 3, aligned, ranges.multiple)

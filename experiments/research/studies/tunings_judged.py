@@ -30,6 +30,7 @@ import numpy as np
 
 from tilescout.experiments.research.benchmarks.wall_time import draw
 from tilescout.experiments.research.runner import GPU, Run, study
+from tilescout.experiments.research.studies.draw_problems import pool_option
 from tilescout.experiments.research.studies.tunings_out_of_sample import estimate, raced
 from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.engines.engine import Engine
@@ -246,6 +247,7 @@ def summary(result: StudyResult) -> dict[str, Any]:
         "trials": len(result.trials),
         "stopped": result.stopped or "",
         "model": Path(result.info.model).name,
+        "library_us": result.info.library_us,
         "measured": [[configuration, timing.ratio] for configuration, timing in timed if timing is not None],
     }
 
@@ -277,6 +279,7 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 @study(GPU)
 @click.option("--drawn", "seed", type=click.IntRange(min=0), required=True, help="Draw the problems by this seed.")
+@pool_option
 @click.option("--count", default=4, show_default=True, help="How many problems.")
 @click.option("--sampler", default="guided", show_default=True, help="Of the searches, as `tune --sampler` has it.")
 @click.option(
@@ -292,6 +295,7 @@ def line(name: str, found: dict[str, Any]) -> str:
 def main(
     run: Run,
     seed: int,
+    pool: str,
     count: int,
     sampler: str,
     stocked: tuple[str, ...],
@@ -302,7 +306,7 @@ def main(
     """Judge the answers of tunings, and print their regrets."""
     template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
     done = dict[str, Any]()
-    problems: Sequence[Problem] = [template.parse(name) for name in draw(seed, count)]
+    problems: Sequence[Problem] = [template.parse(name) for name in draw(seed, count, pool)]
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
 

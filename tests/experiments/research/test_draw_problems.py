@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.research.studies.draw_problems import EACH, KINDS, NAME, drawn, known_products, main
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.research.studies.draw_problems import (
+    EACH,
+    FIRST,
+    KINDS,
+    NAME,
+    POOLS,
+    drawn,
+    known_products,
+    main,
+    products,
+)
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
@@ -23,9 +34,10 @@ def test_the_shipped_suite_is_what_its_seed_draws(tmp_path: Path) -> None:
     assert out.read_text() == (SUITES / f"{NAME}.toml").read_text()
 
 
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("seed", range(5))
-def test_forty_problems_are_drawn_none_twice_and_none_of_a_known_product(seed: int) -> None:
-    problems = [GemmProblem.parse(entry.problem) for entry in drawn(seed)]
+def test_forty_problems_are_drawn_none_twice_and_none_of_a_known_product(seed: int, pool: str) -> None:
+    problems = [GemmProblem.parse(entry.problem) for entry in drawn(seed, pool)]
 
     assert len(set(problems)) == len(problems) == EACH * len(KINDS)
     assert not {(problem.n, problem.k) for problem in problems} & known_products()
@@ -49,3 +61,17 @@ def test_the_kinds_are_what_they_say() -> None:
     assert all(problem.m % 2 for problem in of_kind["odd"])
     assert all(problem.n > 30_000 for problem in of_kind["wide"])
     assert all(problem.k >= 16 * problem.n for problem in of_kind["deep-k"])
+
+
+def test_the_further_pool_has_no_product_of_the_first_or_of_a_suite_or_that_a_model_learned_from() -> None:
+    listed = {kind for kind, _ in KINDS.values()}
+    first, further = ({each[1:] for kind in listed for each in products(kind, pool)} for pool in POOLS)
+    learned = set()
+    for space in ("gemm_sm90", "gemm_streamk_sm90"):
+        path = shipped_model(space, "h200")
+        assert path is not None
+        learned |= {(problem.n, problem.k) for problem in map(GemmProblem.parse, load_model(path)[1].problems)}
+
+    assert next(iter(POOLS)) == FIRST
+    assert len(further) > 80
+    assert not further & (first | known_products() | learned)
