@@ -53,7 +53,8 @@ def duel(home: Finalist, guest: Finalist, options: RaceOptions, seed: int) -> tu
     answer, info = home.result.race.answer, home.result.info
     try:
         number = home.evaluator.admit(guest.evaluator.entrant(guest.result.race.answer))
-        met = race_fastest({answer: timing, number: other}, answer, home.evaluator.race, options, seed)
+        of_two = replace(options, candidates=2)
+        met = race_fastest({answer: timing, number: other}, answer, home.evaluator.race, of_two, seed)
     except CannotMeasureError as error:
         _LOG.warning("%s: the answers of both spaces did not race: %s", info.problem, one_line(error))
         return unchanged

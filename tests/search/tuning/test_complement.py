@@ -273,8 +273,9 @@ def rigged(monkeypatch: pytest.MonkeyPatch, ratios: Rounds) -> None:
     monkeypatch.setattr(Evaluator, "race", told)
 
 
+@pytest.mark.parametrize("candidates", [6, 1])
 def test_answers_of_two_spaces_are_told_apart_by_rounds_in_which_both_ran(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, candidates: int
 ) -> None:
     def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
         if min(indices) < 0:  # what is not of the space is the answer of the other one
@@ -282,7 +283,7 @@ def test_answers_of_two_spaces_are_told_apart_by_rounds_in_which_both_ran(
         return [1.25 if evaluator.template.name == "plain_gemm" else 1.5] * len(indices)
 
     rigged(monkeypatch, ratios)
-    options = replace(asked(engine, PROBLEM, 4, tmp_path), race=RaceOptions(look=3, looks=1, within=1e3))
+    options = replace(asked(engine, PROBLEM, 4, tmp_path), race=RaceOptions(candidates, look=3, looks=1, within=1e3))
     with caplog.at_level(logging.INFO, "tilescout"):
         plain, scratch = tune_suite(engine, [PROBLEM], options)
 
