@@ -1,0 +1,201 @@
+"""Make tables that a cost model can learn from of what tunings that were judged live had measured.
+
+    python -m tilescout.experiments.research judged-tables judged-811.json.gz judged-812.json.gz --write tables
+
+The records are of `tunings-judged`. A judged search goes on for long, corrects its model by what it measures, and so
+holds many kernels that are nearly the fastest, and those that the model was wrong about. The problems were drawn to
+judge by, and are retired with this: nothing that learns of them is judged by problems of the same products (n, k).
+Products of the suite `out-of-sample` are left out: its problems stay unseen.
+
+A record keeps each kernel's time over the library's and not the library's own, which newer ones do. Where it is missing
+it is such that the median of the problem's times is what a cost model expects: `--models` names the folder of those
+that are asked, and the shipped ones are where it is left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import click
+import numpy as np
+
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.persistence import load_model, model_file, shipped_model
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.studies.draw_problems import NAME
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.protocol import Objective, protocol_of
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import MALFORMED, StoreError, one_line
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.texts import number_of
+
+SPACES = ("gemm_sm90", "gemm_streamk_sm90")
+DEVICE = "h200"
+"""Few tunings were judged on another."""
+
+GPU_SECONDS = 0.02
+"""Charged for a row, since records do not say: rows of `live-131` took 0.018 and 0.021 s on average in the spaces."""
+
+SELECTION = (
+    "what judged tunings had measured, and the trials more that they were judged by; each ratio is a record's, "
+    f"whose interval and pairs it does not have; the GPU seconds are {GPU_SECONDS} a row"
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The measurements of a problem's tunings in a space.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    ratios
+        The time over the library's of each configuration; the first one where it was measured several times.
+    library_us
+        The library's time, in µs; None where the record lacks it.
+    """
+
+    problem: GemmProblem
+    ratios: Mapping[Configuration, float]
+    library_us: float | None
+
+
+def found_in(record: Record, template: KernelTemplate) -> Iterator[Judged]:
+    """The problems of a record in a space, but those of products that stay unseen.
+
+    Raises
+    ------
+    StoreError
+        If it is of another device.
+    KeyError, TypeError, ValueError, AttributeError
+        If it is not a record of judged tunings.
+    """
+    if find_device(DEVICE).product not in str(record.about["machine"]):
+        raise StoreError(f"measured on {record.about['machine']}, not on an {DEVICE}")
+    unseen = {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
+    values = {knob.name: set(knob.values) for knob in template.knobs}
+    for name, found in record.result["problems"].items():
+        problem = GemmProblem.parse(name)
+        if (problem.n, problem.k) in unseen:
+            continue
+        ratios: dict[Configuration, float] = {}
+        library_us = None
+        for part in (*found["all"], *(part for its in found.get("beside", {}).values() for part in its["tuned"])):
+            if part["space"] != template.name:
+                continue
+            library_us = library_us or part.get("library_us")
+            for given, ratio in part["measured"]:
+                if given.keys() == values.keys() and all(given[name] in values[name] for name in values):
+                    ratios.setdefault(Configuration(tuple((name, given[name]) for name in values)), ratio)
+        if ratios:
+            yield Judged(problem, ratios, library_us)
+
+
+def rows_of(judged: Judged, template: KernelTemplate, model: Path) -> list[Row]:
+    """The rows of a problem in a table, of what is still legal, the fastest first.
+
+    Parameters
+    ----------
+    judged
+        What was measured.
+    template
+        Of the space.
+    model
+        File of the cost model that tells the library's time where the record does not.
+    """
+    given = list(judged.ratios)
+    codes = SearchSpace.codes_of(template.knobs, [[each[knob.name] for knob in template.knobs] for each in given])
+    space = template.space_of(codes, judged.problem, find_device(DEVICE))
+    if space is None:
+        return []
+    at = space.find(codes)
+    ratios = np.array(list(judged.ratios.values()))
+    library_us = judged.library_us
+    if library_us is None:
+        expected = load_model(model)[0].predict(space_features(space, template)).mean
+        library_us = float(np.exp(np.median(expected[at[at >= 0]] - np.log(ratios[at >= 0]))))
+    order = [row for row in np.argsort(ratios, kind="stable").tolist() if at[row] >= 0]
+    return [(given[row], judged.problem, _measured(float(ratios[row]), library_us)) for row in order]
+
+
+def _measured(ratio: float, library_us: float) -> Measurement:
+    timing = Timing(ratio, ratio, ratio, ratio, ratio, library_us, pairs=1)
+    return Measurement(Status.OK, timing=timing, gpu_seconds=GPU_SECONDS)
+
+
+def table_of(records: Sequence[Record], template: KernelTemplate, model: Path, out: Path) -> Table:
+    """Write the table of a space, and read it back; a problem of several records is that of the first.
+
+    Raises
+    ------
+    TableError
+        If it can't be written.
+    """
+    rows: dict[str, list[Row]] = {}
+    for record in records:
+        for judged in found_in(record, template):
+            if str(judged.problem) not in rows and (found := rows_of(judged, template, model)):
+                rows[str(judged.problem)] = found
+    device = find_device(DEVICE)
+    baselines = {}
+    for name, found in rows.items():
+        problem, (fastest, _, measured) = template.parse(name), found[0]
+        default = template.default_in(template.space(problem, device))
+        tried = default if any(each == default for each, _, _ in found) else Configuration.of(fastest)
+        assert measured.timing is not None
+        baselines[problem] = Baseline(tried, measured.timing.library_us)
+    protocol, text = protocol_of(Objective.SANDWICH)
+    last = next(record.about for record in reversed(records) if "versions" in record.about)
+    card = TableCard(
+        space=template.name,
+        source_hash=template.source_hash,
+        knobs={knob.name: knob.values for knob in template.knobs},
+        device=device.name,
+        product=device.product,
+        driver=f"CUDA {last['machine']['cuda_driver']}",
+        versions={"torch": last["versions"]["torch"]},
+        protocol=protocol,
+        protocol_text=text,
+        recorded=max(date.fromisoformat(record.about["date"][:10]) for record in records),
+        library="torch.mm",
+        baselines=baselines,
+        selection=SELECTION,
+        objective=Objective.SANDWICH,
+    )
+    return write_table(out, card, [row for found in rows.values() for row in found])
+
+
+@study("records of judged tunings")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--models",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of the cost models that tell missing times. [default: the shipped ones]",
+)
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), required=True, help="The folder of tables.")
+def main(run: Run, paths: tuple[Path, ...], models: Path | None, write: Path) -> None:
+    """Write tables of what judged tunings had measured, one of each space."""
+    told = {}
+    records = [Record.read(path) for path in paths]
+    for name in SPACES:
+        template = find_template(name)
+        model = shipped_model(name, DEVICE) if models is None else model_file(models, name, DEVICE)
+        assert model is not None
+        try:
+            table = table_of(records, template, model, write / f"{name}-{DEVICE}-judged.parquet")
+        except MALFORMED as error:
+            raise StoreError(f"a file is not of tunings-judged: {one_line(error)}") from error
+        told[table.path.name] = {"rows": len(table), "problems": len(table.problems)}
+        click.echo(f"{table.path.name}: {number_of(len(table), 'row')} of {number_of(len(table.problems), 'problem')}")
+    run.keep(told)

@@ -1,0 +1,30 @@
+"""The random problems whose searches make tables: drawn again by the same seed, and none to judge by."""
+
+from pathlib import Path
+
+import pytest
+
+from tilescout.experiments.research.studies.draw_problems import pooled
+from tilescout.experiments.research.studies.judged_tables import SPACES
+from tilescout.experiments.research.studies.searched_tables import LEAST_BYTES, LEAST_FLOP, drawn
+from tilescout.search.measure.protocol import Objective
+from tilescout.search.tables.table import Table
+
+RECORDED = Path(__file__).resolve().parents[3] / "experiments" / "results" / "stream-k-2026-11-30"
+
+
+def test_problems_are_none_to_judge_by_and_none_is_short() -> None:
+    found = drawn(7, 100)
+
+    assert len(set(found)) == 100
+    assert not {(problem.n, problem.k) for problem in found} & pooled()
+    assert all(problem.flops > LEAST_FLOP or problem.bytes > LEAST_BYTES for problem in found)
+    assert drawn(7, 10) == found[:10]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_what_was_recorded_is_of_the_problems_that_its_seed_draws(space: str) -> None:
+    table = Table.read(RECORDED / f"{space}-h200-searched-1001-bf16.parquet")
+
+    assert {str(problem) for problem in table.problems} == {str(problem) for problem in drawn(1001, 72)}
+    assert table.card.objective is Objective.SANDWICH
