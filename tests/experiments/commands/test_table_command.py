@@ -225,7 +225,7 @@ def test_what_a_search_measured_becomes_a_table(
     live = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
     with LocalEngine(plain_gemm.TEMPLATE, store / "artifacts", ["cpu"], plain_gemm.HOST, live) as engine:
         result = run_study(Evaluator(engine, problem), TuneOptions("random", 0, Budget(3), studies(store)))
-    (studies(store) / "broken.journal").write_text("{}\n")
+    Path(studies(store), "broken.journal").write_text("{}\n")
 
     run("tables", "from-studies", "plain_gemm", str(out), "--store", str(store), "--device", "host")
 
