@@ -21,7 +21,7 @@ from tilescout.experiments.commands.outputs import check_apart, check_writable
 from tilescout.experiments.commands.studies import read_all
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
-from tilescout.search.campaigns.from_studies import measured_alike, table_of_studies
+from tilescout.search.campaigns.from_studies import comparable, table_of_studies
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.folders import studies as place_of
@@ -175,15 +175,17 @@ def from_studies(
     """Write what searches of SPACE have measured to OUT, a .parquet file: a table, as `collect` writes one.
 
     A cost model learns from it: `tilescout train SPACE --table OUT`. Studies that replayed a table are left out, and
-    those of kernels that have changed since. Times of several devices or objectives do not go into one table.
+    those of kernels or a protocol that have changed since. Times of several devices or objectives do not go into one
+    table.
     """
     check_writable(out)
-    check_table_files(out)
+    if out.exists():
+        raise StoreError(f"{out} is there already: write another file")
     template = load_template(space)
     found, unreadable = read_all(place_of(store, storage), {template.name: template})
     for message in unreadable:
         Console().say(f"left out: {message}")
-    chosen = measured_alike(found, template, device, Objective(objective) if objective else None)
+    chosen = comparable(found, template, device, Objective(objective) if objective else None)
     table = table_of_studies(chosen, template, out)
     parts = (len(table), "row"), (len(table.problems), "problem")
     rows, problems = (number_of(count, thing) for count, thing in parts)
