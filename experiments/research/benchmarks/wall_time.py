@@ -5,12 +5,12 @@
 
 Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
-the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
-The first tuning of a problem has nothing stand by (`alone`). The next one has to start what stands by, and those behind
-it find it ready. CPU seconds are those of what the process itself started, without those of what stands by. With
-``--drawn`` the problems are drawn from published models, as those of the suite `out-of-sample` are: a new seed gives
-problems that nobody has seen. With ``--suite`` so many of them are also tuned together, by ``tilescout tune --suite``
-from an empty store. Every second is counted once:
+the default and 15 random configurations of each problem instead. A process is limited to so many cores by its
+affinity. The first tuning of a problem has nothing stand by (`alone`). The next one has to start what stands by, and
+those behind it find it ready. CPU seconds are those of what the process itself started, without those of what stands
+by. With ``--drawn`` the problems are drawn from published models, as those of the suite `out-of-sample` are: products
+that no cost model learned from, and other rows by every seed. With ``--suite`` so many of them are also tuned
+together, by ``tilescout tune --suite`` from an empty store. Every second is counted once:
 
 - `start`: until the modules are imported that set the GPU up
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -41,7 +41,7 @@ import click
 import numpy as np
 
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import FIRST, drawn, pool_option
+from tilescout.experiments.research.studies.draw_problems import drawn, pool_option
 from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.build.cores import available_cores
 from tilescout.search.build.standby import leave, peer_of, running
@@ -202,7 +202,7 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str
     }
 
 
-def draw(seed: int, count: int, pool: str = FIRST) -> list[str]:
+def draw(seed: int, count: int, pool: str) -> list[str]:
     """Problems of published models that no suite holds."""
     problems = [entry.problem for entry in drawn(seed, pool)]
     chosen = np.random.default_rng(seed).choice(len(problems), count, replace=False)

@@ -25,7 +25,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.clock import Clock, seconds_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
-from tilescout.experiments.research.studies.draw_problems import drawn
+from tilescout.experiments.research.studies.draw_problems import drawn, pool_option
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.measuring import SWEEPING
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
@@ -46,8 +46,8 @@ SLOW = 0.95
 _NARROWEST = 16
 
 
-def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
-    """Problems that are drawn by a seed, of all kinds in turns; the last `fp8` of them have 8-bit elements.
+def asked(seed: int, count: int, fp8: int, pool: str) -> list[GemmProblem]:
+    """Problems drawn by a seed of a list of models, of all kinds in turns; the last `fp8` have 8-bit elements.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
     """
     judged = set(find_suite(KEPT_OUT).problems)
     kinds: dict[str, list[str]] = {}
-    for entry in drawn(seed):
+    for entry in drawn(seed, pool):
         if entry.problem not in judged:
             kinds.setdefault(entry.label.rpartition(", ")[2], []).append(entry.problem)
     turns = [each for row in zip(*kinds.values(), strict=False) for each in row][:count]
@@ -147,6 +147,7 @@ class Asked:
     """The parameters of the command; its help text says what each means."""
 
     count: int
+    pool: str
     suite: str | None
     fp8: int
     seconds: float
@@ -158,6 +159,7 @@ class Asked:
 
 @study(GPU_OR_RECORD, again=True)
 @click.option("--count", type=click.IntRange(1, 40), default=40, show_default=True, help="Problems to draw.")
+@pool_option
 @click.option("--suite", help="The problems of this suite, none drawn.")
 @click.option("--fp8", type=click.IntRange(min=0), default=10, show_default=True, help="Of them, with 8-bit elements.")
 @seconds_option(80.0)
@@ -172,7 +174,7 @@ def main(run: Run, wanted: Asked) -> None:
         print_figures(told(run.record.result["problems"]))
         return
     problems = (
-        asked(wanted.seed, wanted.count, min(wanted.fp8, wanted.count))
+        asked(wanted.seed, wanted.count, min(wanted.fp8, wanted.count), wanted.pool)
         if wanted.suite is None
         else list(find_suite(wanted.suite).parsed(GemmProblem.parse))
     )

@@ -2,14 +2,14 @@
 
     python -m tilescout.experiments.research dispatch-judge --out judged.json
 
-The products are drawn by a seed from the published models of `draw-problems`; none is in a suite, so that nothing was
-fitted or chosen on them. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from 1 to 16,384, the
-kernels of both spaces that models do not put far behind are glanced at, and the best few race what the dispatcher
-serves and `torch.mm`, in sandwiches. A winner that is more than a hundredth ahead then meets what is served in a second
-race. The regret is the time of what is served over the winner's in that one, or none: the least of many times is partly
-luck, and luck is not twice in the same place. A smaller regret is that of the first race, which is rather too large.
-Rivals are not verified. With --predicted, a dispatcher that the cost models alone choose is judged beside it. With
---built, files of dispatchers are judged that were built before.
+The products are drawn by a seed from a list of published models of `draw-problems`; none is in a suite, and no cost
+model learned from those of the newest list. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from
+1 to 16,384, the kernels of both spaces that models do not put far behind are glanced at, and the best few race what
+the dispatcher serves and `torch.mm`, in sandwiches. A winner that is more than a hundredth ahead then meets what is
+served in a second race. The regret is the time of what is served over the winner's in that one, or none: the least of
+many times is partly luck, and luck is not twice in the same place. A smaller regret is that of the first race, which
+is rather too large. Rivals are not verified. With --predicted, a dispatcher that the cost models alone choose is
+judged beside it. With --built, files of dispatchers are judged that were built before.
 
 A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
 rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
@@ -41,7 +41,7 @@ from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.dispatch_figures import MEASURED, again_slowest, figures, largest
 from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
-from tilescout.experiments.research.studies.draw_problems import known_products, products
+from tilescout.experiments.research.studies.draw_problems import known_products, pool_option, products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.bundling import kernels_of
@@ -75,10 +75,10 @@ SETTLED, RESTED = "settled", "rested"
 FEW_ROWS = 2048  # of 200 m that are drawn from all, few are below it, and tiles and the library's choices change fast
 
 
-def drawn(count: int, seed: int) -> list[tuple[str, int, int]]:
-    """Products of published models that are in no suite, the one of problems to judge by among them."""
+def drawn(count: int, seed: int, pool: str) -> list[tuple[str, int, int]]:
+    """Products of a list of models that are in no suite, the one of problems to judge by among them."""
     held = known_products() | {(each.n, each.k) for each in find_suite("out-of-sample").parsed(GemmProblem.parse)}
-    listed = {product[1:]: product for kind in KINDS for product in products(kind) if product[1:] not in held}
+    listed = {product[1:]: product for kind in KINDS for product in products(kind, pool) if product[1:] not in held}
     names = sorted(name for name in listed if GemmProblem(MOST_ROWS, *name).bytes <= MOST_BYTES)
     order = np.random.default_rng(seed).permutation(len(names))
     return [listed[names[at]] for at in order[:count]]
@@ -383,7 +383,7 @@ def _wanted(judge: Judge, asked: "Asked") -> Iterator[tuple[str, GemmProblem, Ca
     for path in asked.built:
         yield path.name, read_dispatcher(path).problem, partial(_read, path)
     if not asked.built:
-        for origin, n, k in drawn(asked.products, asked.seed):
+        for origin, n, k in drawn(asked.products, asked.seed, asked.pool):
             problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
             yield origin, problem, partial(built, judge, problem, asked.seconds, asked.predicted)
 
@@ -393,6 +393,7 @@ class Asked:
     """The parameters of the command; its help text says what each means."""
 
     products: int
+    pool: str
     built: tuple[Path, ...]
     seconds: float
     sizes: int
@@ -411,6 +412,7 @@ class Asked:
 @study(GPU_OR_RECORD, again=True, draw=draw_regrets)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the regrets into this file.")
 @click.option("--products", type=click.IntRange(min=1), default=2, show_default=True, help="Products to draw.")
+@pool_option
 @click.option(
     "--built",
     type=click.Path(path_type=Path),

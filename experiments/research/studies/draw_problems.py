@@ -1,6 +1,6 @@
 """Draw problems that nothing may be chosen on, from published models that no suite of ours holds.
 
-    python -m tilescout.experiments.research draw-problems --out spaces/suites/out-of-sample.toml
+    python -m tilescout.experiments.research draw-problems --pool published --out spaces/suites/out-of-sample.toml
 
 Headlines of speed, regret and trials should be of these. Eight problems are drawn of each kind: decode (up to 64 rows),
 prefill (512 to 8,192), odd (a number of rows that no tile divides), wide (the vocabulary) and deep-k (k is at least 16
@@ -8,8 +8,9 @@ times n). No product, as (n, k), is one of another suite. They were drawn by a s
 
 **The rule.** Nothing is picked, fitted or tuned on these problems: no default, no constant, no model, no knob. When
 something was chosen on them after all, they are retired to a suite of another name, and others are drawn with the next
-seed. Another seed draws other rows of the same products. So once models learn from products of the list
-`published_models.toml`, problems to judge by are drawn of another: `--pool further`.
+seed. Another seed draws other rows of the same products. Models have learned from products of the first list,
+`published_models.toml`, so problems to judge by are drawn of the newest, `further_models.toml`. Those of the suite are
+of the first list, and models learn from none of its products.
 """
 
 import tomllib
@@ -30,7 +31,7 @@ from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 NAME = "out-of-sample"
 POOLS = {"published": "published_models.toml", "further": "further_models.toml"}
 """The lists of models that problems are drawn of; no product is in both."""
-FIRST = next(iter(POOLS))
+*_, NEWEST = POOLS
 EACH = 8
 PREFILL = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
@@ -39,11 +40,11 @@ Product = tuple[str, int, int]
 
 
 pool_option = click.option(
-    "--pool", type=click.Choice(list(POOLS)), default=FIRST, show_default=True, help="The list of models to draw of."
+    "--pool", type=click.Choice(list(POOLS)), default=NEWEST, show_default=True, help="The list of models to draw of."
 )
 
 
-def products(kind: str, pool: str = FIRST) -> list[Product]:
+def products(kind: str, pool: str) -> list[Product]:
     """The products of the models of a pool that are listed under a kind."""
     path = Path(__file__).parents[1] / POOLS[pool]
     models: list[dict[str, Any]] = tomllib.loads(path.read_text())["model"]
@@ -57,6 +58,12 @@ def products(kind: str, pool: str = FIRST) -> list[Product]:
 def pooled() -> set[tuple[int, int]]:
     """The products of all pools, as (n, k): random problems to learn from may be none of them."""
     return {product[1:] for pool in POOLS for listed, _ in KINDS.values() for product in products(listed, pool)}
+
+
+def kept_unseen() -> set[tuple[int, int]]:
+    """The products that no model may learn from, as (n, k): those of the suite, and of the newest pool."""
+    newest = {product[1:] for listed, _ in KINDS.values() for product in products(listed, NEWEST)}
+    return newest | {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
 
 
 def known_products() -> set[tuple[int, int]]:
@@ -86,7 +93,7 @@ KINDS: dict[str, tuple[str, Callable[[np.random.Generator], int]]] = {
 """Of each kind: the products that it is drawn of, and its number of rows."""
 
 
-def drawn(seed: int, pool: str = FIRST) -> Iterator[Entry]:
+def drawn(seed: int, pool: str) -> Iterator[Entry]:
     """The problems of each kind of a pool, none twice; a product occurs once in a kind as long as there are others."""
     generator, known = np.random.default_rng(seed), known_products()
     for kind, (listed, rows) in KINDS.items():

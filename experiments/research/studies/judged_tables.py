@@ -4,12 +4,15 @@
 
 The records are of `tunings-judged`. A judged search goes on for long, corrects its model by what it measures, and so
 holds many kernels that are nearly the fastest, and those that the model was wrong about. The problems were drawn to
-judge by, and are retired with this: nothing that learns of them is judged by problems of the same products (n, k).
-Products of the suite `out-of-sample` are left out: its problems stay unseen.
+judge by, and are retired with this: what learns of them is judged by other products (n, k). Those of the suite
+`out-of-sample` and of the newest list of `draw-problems` are left out: they stay unseen.
 
-A record keeps each kernel's time over the library's and not the library's own, which newer ones do. Where it is missing
-it is such that the median of the problem's times is what a cost model expects: `--models` names the folder of those
-that are asked, and the shipped ones are where it is left out.
+A record keeps the ratios of the kernels' times to the library's. Newer ones keep the library's own time, too. Older
+ones do not: there it is chosen such that the median of a problem's times is what a cost model expects. `--models` names
+the folder of the models that are asked for it.
+
+A record does not say which source its kernels had. Whoever names records of before a change of the kernels makes a
+table that is partly of those.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +24,10 @@ import click
 import numpy as np
 
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, model_file, shipped_model
+from tilescout.costmodel.persistence import SavedModel, load_model, model_file, shipped_model
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import NAME
+from tilescout.experiments.research.studies.draw_problems import kept_unseen
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import Objective, protocol_of
 from tilescout.search.tables.card import Baseline, TableCard
@@ -35,9 +38,9 @@ from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.texts import number_of
+from tilescout.spaces.workloads import load_workload
 
 SPACES = ("gemm_sm90", "gemm_streamk_sm90")
 DEVICE = "h200"
@@ -48,7 +51,8 @@ GPU_SECONDS = 0.02
 
 SELECTION = (
     "what judged tunings had measured, and the trials more that they were judged by; each ratio is a record's, "
-    f"whose interval and pairs it does not have; the GPU seconds are {GPU_SECONDS} a row"
+    f"whose interval and pairs it does not have; the GPU seconds are {GPU_SECONDS} a row; records of before a change "
+    "of the kernels are of those before"
 )
 
 
@@ -83,7 +87,7 @@ def found_in(record: Record, template: KernelTemplate) -> Iterator[Judged]:
     """
     if find_device(DEVICE).product not in str(record.about["machine"]):
         raise StoreError(f"measured on {record.about['machine']}, not on an {DEVICE}")
-    unseen = {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
+    unseen = kept_unseen()
     values = {knob.name: set(knob.values) for knob in template.knobs}
     for name, found in record.result["problems"].items():
         problem = GemmProblem.parse(name)
@@ -102,7 +106,7 @@ def found_in(record: Record, template: KernelTemplate) -> Iterator[Judged]:
             yield Judged(problem, ratios, library_us)
 
 
-def rows_of(judged: Judged, template: KernelTemplate, model: Path) -> list[Row]:
+def rows_of(judged: Judged, template: KernelTemplate, model: SavedModel) -> list[Row]:
     """The rows of a problem in a table, of what is still legal, the fastest first.
 
     Parameters
@@ -112,7 +116,7 @@ def rows_of(judged: Judged, template: KernelTemplate, model: Path) -> list[Row]:
     template
         Of the space.
     model
-        File of the cost model that tells the library's time where the record does not.
+        The cost model that tells the library's time where the record does not.
     """
     given = list(judged.ratios)
     codes = SearchSpace.codes_of(template.knobs, [[each[knob.name] for knob in template.knobs] for each in given])
@@ -123,7 +127,7 @@ def rows_of(judged: Judged, template: KernelTemplate, model: Path) -> list[Row]:
     ratios = np.array(list(judged.ratios.values()))
     library_us = judged.library_us
     if library_us is None:
-        expected = load_model(model)[0].predict(space_features(space, template)).mean
+        expected = model.predict(space_features(space, template)).mean
         library_us = float(np.exp(np.median(expected[at[at >= 0]] - np.log(ratios[at >= 0]))))
     order = [row for row in np.argsort(ratios, kind="stable").tolist() if at[row] >= 0]
     return [(given[row], judged.problem, _measured(float(ratios[row]), library_us)) for row in order]
@@ -134,14 +138,19 @@ def _measured(ratio: float, library_us: float) -> Measurement:
     return Measurement(Status.OK, timing=timing, gpu_seconds=GPU_SECONDS)
 
 
-def table_of(records: Sequence[Record], template: KernelTemplate, model: Path, out: Path) -> Table:
+def table_of(records: Sequence[Record], template: KernelTemplate, model: SavedModel, out: Path) -> Table:
     """Write the table of a space, and read it back; a problem of several records is that of the first.
 
     Raises
     ------
+    StoreError
+        If a record is of another device, or none says by which versions it was measured.
     TableError
         If it can't be written.
     """
+    last = next((record.about for record in reversed(records) if "versions" in record.about), None)
+    if last is None:
+        raise StoreError("none of the records says by which versions it was measured: add a newer one")
     rows: dict[str, list[Row]] = {}
     for record in records:
         for judged in found_in(record, template):
@@ -150,13 +159,10 @@ def table_of(records: Sequence[Record], template: KernelTemplate, model: Path, o
     device = find_device(DEVICE)
     baselines = {}
     for name, found in rows.items():
-        problem, (fastest, _, measured) = template.parse(name), found[0]
-        default = template.default_in(template.space(problem, device))
-        tried = default if any(each == default for each, _, _ in found) else Configuration.of(fastest)
-        assert measured.timing is not None
-        baselines[problem] = Baseline(tried, measured.timing.library_us)
-    protocol, text = protocol_of(Objective.SANDWICH)
-    last = next(record.about for record in reversed(records) if "versions" in record.about)
+        problem, timing = template.parse(name), found[0][2].timing
+        assert timing is not None
+        baselines[problem] = Baseline(template.default_in(template.space(problem, device)), timing.library_us)
+    (protocol, text), workload = protocol_of(Objective.SANDWICH), load_workload(template.workload)
     card = TableCard(
         space=template.name,
         source_hash=template.source_hash,
@@ -168,7 +174,7 @@ def table_of(records: Sequence[Record], template: KernelTemplate, model: Path, o
         protocol=protocol,
         protocol_text=text,
         recorded=max(date.fromisoformat(record.about["date"][:10]) for record in records),
-        library="torch.mm",
+        library=", ".join(dict.fromkeys(workload.library(problem) for problem in baselines)),
         baselines=baselines,
         selection=SELECTION,
         objective=Objective.SANDWICH,
@@ -190,10 +196,10 @@ def main(run: Run, paths: tuple[Path, ...], models: Path | None, write: Path) ->
     records = [Record.read(path) for path in paths]
     for name in SPACES:
         template = find_template(name)
-        model = shipped_model(name, DEVICE) if models is None else model_file(models, name, DEVICE)
-        assert model is not None
+        file = shipped_model(name, DEVICE) if models is None else model_file(models, name, DEVICE)
+        assert file is not None
         try:
-            table = table_of(records, template, model, write / f"{name}-{DEVICE}-judged.parquet")
+            table = table_of(records, template, load_model(file)[0], write / f"{name}-{DEVICE}-judged.parquet")
         except MALFORMED as error:
             raise StoreError(f"a file is not of tunings-judged: {one_line(error)}") from error
         told[table.path.name] = {"rows": len(table), "problems": len(table.problems)}

@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.experiments.research.studies.default_kernels import random_problems
 from tilescout.experiments.research.studies.judged_tables import DEVICE, SPACES
-from tilescout.search.campaigns.from_studies import measured_alike, table_of_studies
+from tilescout.search.campaigns.from_studies import comparable, table_of_studies
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import make_engine
 from tilescout.search.measure.race import RaceOptions
@@ -29,6 +29,7 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
+from tilescout.spaces.errors import StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import number_of
@@ -62,25 +63,31 @@ def searched(engine: Engine, problems: Sequence[GemmProblem], trials: int, folde
 @study(GPU)
 @click.option("--count", default=72, show_default=True, type=click.IntRange(min=1), help="Problems.")
 @click.option("--trials", default=60, show_default=True, type=click.IntRange(min=1), help="Of each, on average.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="Begin no more problems after so many.")
+@click.option("--seconds", type=Finite(min=0), help="Begin no more problems after so many.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), required=True, help="The folder of tables.")
 @seed_option
 def main(run: Run, count: int, trials: int, seconds: float | None, write: Path, seed: int) -> None:
     """Write tables of what searches of random problems measured, one of each space."""
     problems, begun, told = drawn(seed, count), time.monotonic(), {}
+    out = {space: write / f"{space}-{DEVICE}-searched-{seed}-bf16.parquet" for space in SPACES}
+    if there := [str(path) for path in out.values() if path.exists()]:
+        raise StoreError(f"{' and '.join(there)} is there already: choose another folder or seed")
     with TemporaryDirectory() as name:
         folder = Path(name)
         with make_engine(find_template(SPACES[0]), problems[0], artifacts(folder), device="cuda", gpus=1) as engine:
             for at in range(0, count, TOGETHER):
-                searched(engine, problems[at : at + TOGETHER], trials, folder)
+                some = problems[at : at + TOGETHER]
+                try:
+                    searched(engine, some, trials, folder)
+                except TilescoutError as error:  # what was measured is kept, that of these problems, too
+                    click.echo(f"{', '.join(map(str, some))}: {one_line(error)}", err=True)
                 if seconds is not None and time.monotonic() - begun > seconds:
                     break
         store = study_store(studies(folder))
         found = [store.read(each) for each in store.names()]
-        for space in SPACES:
+        for space, path in out.items():
             template = find_template(space)
-            path = write / f"{space}-{DEVICE}-searched-{seed}-bf16.parquet"
-            table = table_of_studies(measured_alike(found, template, None, None), template, path)
+            table = table_of_studies(comparable(found, template, None, None), template, path)
             told[path.name] = {"rows": len(table), "problems": len(table.problems)}
             click.echo(f"{path.name}: {number_of(len(table), 'row')} of {number_of(len(table.problems), 'problem')}")
     run.keep(told)

@@ -2,12 +2,13 @@
 
     python -m tilescout.experiments.research tunings-judged --drawn 141 --count 4 --out judged.json
 
-The problems are drawn from published models by a seed, so that nobody has seen them. Each is tuned from an empty store,
-in both its spaces where the second may be faster, and ends by itself. Then the search of each of these spaces goes on
-for `--further` trials more, whatever its sampler says: what these find, an answer may miss. The answer and the fastest
-of all trials, those of each space, run in heats against each other and `torch.mm`, in sandwiches. The answer and the
-fastest of that race then run in one of their own, in the same heats where they are of one space. The regret is the
-answer's time over the other's there, less 1: what was picked in one race is judged in the other.
+The problems are drawn by a seed: products of published models that no cost model learned from, and rows of its own.
+Each is tuned from an empty store, in both its spaces where the second may be faster, and ends by itself. Then the
+search of each of these spaces goes on for `--further` trials more, whatever its sampler says: what these find, an
+answer may miss. The answer and the fastest of all trials, those of each space, run in heats against each other and
+`torch.mm`, in sandwiches. The answer and the fastest of that race then run in one of their own, in the same heats
+where they are of one space. The regret is the answer's time over the other's there, less 1: what was picked in one
+race is judged in the other.
 
 With `--from-portfolio` each problem is tuned by that sampler once more, before its search goes on: from a store that
 holds the portfolios of both spaces, and nothing else when a tuning begins. With `--from-empty` it is, too, from a store
@@ -247,6 +248,7 @@ def summary(result: StudyResult) -> dict[str, Any]:
         "trials": len(result.trials),
         "stopped": result.stopped or "",
         "model": Path(result.info.model).name,
+        "model_sha256": result.info.model_sha256,
         "library_us": result.info.library_us,
         "measured": [[configuration, timing.ratio] for configuration, timing in timed if timing is not None],
     }

@@ -28,7 +28,7 @@ KERNELS = Path(__file__).resolve().parents[3] / "experiments" / "results" / "def
 
 
 def test_problems_are_drawn_anew_of_all_kinds_and_some_in_8_bits() -> None:
-    found = [str(each) for each in asked(71, 10, 4)]
+    found = [str(each) for each in asked(71, 10, 4, "published")]
     assert len(set(found)) == 10
     assert sum(text.endswith(FP8) for text in found) == 4
     narrow = [text for text in found if int(text.split("x")[1]) < 16]
@@ -40,7 +40,7 @@ def test_problems_are_drawn_anew_of_all_kinds_and_some_in_8_bits() -> None:
 
 def test_the_problems_of_the_suite_that_nothing_is_chosen_on_are_not_looked_at() -> None:
     with pytest.raises(ProblemError, match="draw by another seed"):
-        asked(0, 5, 0)
+        asked(0, 5, 0, "published")
 
 
 def test_where_the_library_is_the_answer_its_speed_counts() -> None:

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.research.studies.draw_problems import (
     EACH,
-    FIRST,
     KINDS,
     NAME,
+    NEWEST,
     POOLS,
     drawn,
     known_products,
@@ -28,7 +28,7 @@ SUITES = Path(__file__).resolve().parents[3] / "spaces" / "suites"
 def test_the_shipped_suite_is_what_its_seed_draws(tmp_path: Path) -> None:
     out = tmp_path / "drawn.toml"
 
-    done = CliRunner().invoke(main, ["--out", str(out), "--seed", "0"])
+    done = CliRunner().invoke(main, ["--out", str(out), "--seed", "0", "--pool", "published"])
 
     assert done.exit_code == 0, done.output
     assert out.read_text() == (SUITES / f"{NAME}.toml").read_text()
@@ -52,7 +52,7 @@ def test_no_shipped_table_but_its_own_holds_one_of_the_problems() -> None:
 
 def test_the_kinds_are_what_they_say() -> None:
     of_kind: dict[str, list[GemmProblem]] = {kind: [] for kind in KINDS}
-    for entry in drawn(0):
+    for entry in drawn(0, "published"):
         of_kind[entry.label.rpartition(", ")[2]].append(GemmProblem.parse(entry.problem))
 
     assert all(len(problems) == EACH for problems in of_kind.values())
@@ -72,6 +72,6 @@ def test_the_further_pool_has_no_product_of_the_first_or_of_a_suite_or_that_a_mo
         assert path is not None
         learned |= {(problem.n, problem.k) for problem in map(GemmProblem.parse, load_model(path)[1].problems)}
 
-    assert next(iter(POOLS)) == FIRST
+    assert list(POOLS)[-1] == NEWEST
     assert len(further) > 80
     assert not further & (first | known_products() | learned)

@@ -9,29 +9,30 @@ from click.testing import CliRunner
 
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.draw_problems import NAME
+from tilescout.experiments.research.studies.draw_problems import kept_unseen
 from tilescout.experiments.research.studies.judged_tables import found_in, main, table_of
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
 
 RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
 JUDGED = RESULTS / "tunings-out-of-sample-2026-11-30" / "judged-935.json.gz"
 TEMPLATE = find_template("gemm_sm90")
-MODEL = shipped_model("gemm_sm90", "h200")
+SHIPPED = shipped_model("gemm_sm90", "h200")
+assert SHIPPED is not None
+MODEL = load_model(SHIPPED)[0]
 
 
 def written(record: Record, out: Path) -> Table:
-    assert MODEL is not None
     return table_of([record], TEMPLATE, MODEL, out)
 
 
 def test_no_problem_is_of_a_product_that_stays_unseen() -> None:
-    unseen = {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
+    unseen = kept_unseen()
     record = Record.read(JUDGED)
 
     kept = {str(each.problem) for each in found_in(record, TEMPLATE)}
@@ -63,11 +64,9 @@ def test_each_kernel_that_was_timed_is_a_row_with_its_ratio(tmp_path: Path) -> N
 
 def test_missing_times_of_the_library_are_what_the_model_expects_in_the_median(tmp_path: Path) -> None:
     table = written(Record.read(JUDGED), tmp_path / "judged.parquet")
-    assert MODEL is not None
-    model = load_model(MODEL)[0]
 
     for sample in samples_of(table, TEMPLATE):
-        error = model.predict(sample.features).mean - sample.log_time
+        error = MODEL.predict(sample.features).mean - sample.log_time
         assert np.median(error) == pytest.approx(0, abs=1e-9)
 
 
@@ -122,8 +121,26 @@ def test_the_study_writes_a_table_of_each_space(tmp_path: Path) -> None:
     }
 
 
+def test_problems_of_the_newest_list_of_models_are_never_learned_from() -> None:
+    record = Record.read(JUDGED.with_name("judged-941.json.gz"))
+
+    assert not list(found_in(record, TEMPLATE))
+
+
+def test_records_that_say_no_versions_are_refused_alone(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="by which versions"):
+        written(Record.read(JUDGED.with_name("judged-934.json.gz")), tmp_path / "judged.parquet")
+
+
+def test_the_default_of_a_problem_is_what_runs_without_a_search(tmp_path: Path) -> None:
+    table = written(Record.read(JUDGED), tmp_path / "judged.parquet")
+
+    for problem, baseline in table.card.baselines.items():
+        assert baseline.default == TEMPLATE.default_in(TEMPLATE.space(problem, find_device("h200")))
+
+
 def test_what_was_recorded_has_no_unseen_product() -> None:
-    unseen = {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
+    unseen = kept_unseen()
     for name in ("gemm_sm90", "gemm_streamk_sm90"):
         table = Table.read(RESULTS / "stream-k-2026-11-30" / f"{name}-h200-judged.parquet")
         assert not {(problem.n, problem.k) for problem in table.problems if isinstance(problem, GemmProblem)} & unseen

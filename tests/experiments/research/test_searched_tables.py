@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tilescout.experiments.research.studies.draw_problems import pooled
 from tilescout.experiments.research.studies.judged_tables import SPACES
-from tilescout.experiments.research.studies.searched_tables import LEAST_BYTES, LEAST_FLOP, drawn
+from tilescout.experiments.research.studies.searched_tables import LEAST_BYTES, LEAST_FLOP, drawn, main
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import StoreError
 
 RECORDED = Path(__file__).resolve().parents[3] / "experiments" / "results" / "stream-k-2026-11-30"
 
@@ -28,3 +30,14 @@ def test_what_was_recorded_is_of_the_problems_that_its_seed_draws(space: str) ->
 
     assert {str(problem) for problem in table.problems} == {str(problem) for problem in drawn(1001, 72)}
     assert table.card.objective is Objective.SANDWICH
+
+
+def test_a_table_that_is_there_is_told_of_before_anything_is_measured(tmp_path: Path) -> None:
+    there = tmp_path / "gemm_streamk_sm90-h200-searched-7-bf16.parquet"
+    there.write_bytes(b"of days")
+
+    done = CliRunner().invoke(main, ["--seed", "7", "--write", str(tmp_path)])
+
+    assert isinstance(done.exception, StoreError)
+    assert f"{there} is there already" in str(done.exception)
+    assert there.read_bytes() == b"of days"
