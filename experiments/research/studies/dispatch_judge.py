@@ -41,7 +41,7 @@ from tilescout.experiments.research.clock import Clock
 from tilescout.experiments.research.dispatch_figures import MEASURED, again_slowest, figures, largest
 from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
-from tilescout.experiments.research.studies.draw_problems import known_products, pool_option, products
+from tilescout.experiments.research.studies.draw_problems import known_products, of_suite, pool_option, products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.bundling import kernels_of
@@ -58,7 +58,6 @@ from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.processes import spawn_context
-from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ FEW_ROWS = 2048  # of 200 m that are drawn from all, few are below it, and tiles
 
 def drawn(count: int, seed: int, pool: str) -> list[tuple[str, int, int]]:
     """Products of a list of models that are in no suite, the one of problems to judge by among them."""
-    held = known_products() | {(each.n, each.k) for each in find_suite("out-of-sample").parsed(GemmProblem.parse)}
+    held = known_products() | of_suite()
     listed = {product[1:]: product for kind in KINDS for product in products(kind, pool) if product[1:] not in held}
     names = sorted(name for name in listed if GemmProblem(MOST_ROWS, *name).bytes <= MOST_BYTES)
     order = np.random.default_rng(seed).permutation(len(names))

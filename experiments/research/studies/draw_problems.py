@@ -55,15 +55,24 @@ def products(kind: str, pool: str) -> list[Product]:
     return found
 
 
+def sizes_of(pool: str) -> set[tuple[int, int]]:
+    """The products of a pool, as (n, k)."""
+    return {product[1:] for kind in {listed for listed, _ in KINDS.values()} for product in products(kind, pool)}
+
+
 def pooled() -> set[tuple[int, int]]:
     """The products of all pools, as (n, k): random problems to learn from may be none of them."""
-    return {product[1:] for pool in POOLS for listed, _ in KINDS.values() for product in products(listed, pool)}
+    return set().union(*map(sizes_of, POOLS))
+
+
+def of_suite() -> set[tuple[int, int]]:
+    """The products of the suite to judge by, as (n, k)."""
+    return {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
 
 
 def kept_unseen() -> set[tuple[int, int]]:
     """The products that no model may learn from, as (n, k): those of the suite, and of the newest pool."""
-    newest = {product[1:] for listed, _ in KINDS.values() for product in products(listed, NEWEST)}
-    return newest | {(problem.n, problem.k) for problem in find_suite(NAME).parsed(GemmProblem.parse)}
+    return sizes_of(NEWEST) | of_suite()
 
 
 def known_products() -> set[tuple[int, int]]:
