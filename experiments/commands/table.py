@@ -11,17 +11,12 @@ from typing import Any
 import click
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import (
-    examples,
-    space_argument,
-    storage_option,
-    store_option,
-)
+from tilescout.experiments.commands.options import examples, space_argument, storage_option, store_option
 from tilescout.experiments.commands.outputs import check_apart, check_writable
 from tilescout.experiments.commands.studies import read_all
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
-from tilescout.search.campaigns.from_studies import comparable, table_of_studies
+from tilescout.search.campaigns.from_studies import check_new, comparable, table_of_studies
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.folders import studies as place_of
@@ -179,17 +174,14 @@ def from_studies(
     table.
     """
     check_writable(out)
-    if out.exists():
-        raise StoreError(f"{out} is there already: write another file")
+    check_new(out)
     template = load_template(space)
     found, unreadable = read_all(place_of(store, storage), {template.name: template})
     for message in unreadable:
         Console().say(f"left out: {message}")
     chosen = comparable(found, template, device, Objective(objective) if objective else None)
     table = table_of_studies(chosen, template, out)
-    parts = (len(table), "row"), (len(table.problems), "problem")
-    rows, problems = (number_of(count, thing) for count, thing in parts)
-    Console().say(f"{out}: {rows} of {problems}, from {number_of(len(chosen), 'study', 'studies')}")
+    Console().say(f"{out}: {table.extent}, from {number_of(len(chosen), 'study', 'studies')}")
 
 
 def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, out: Path) -> Table:

@@ -69,6 +69,22 @@ def _is_of_today(result: StudyResult) -> bool:
     return source.versions.get("protocol") == protocol_of(source.objective)[0]
 
 
+def _ended(result: StudyResult) -> float:
+    return max(trial.finished for trial in result.trials)
+
+
+def check_new(out: Path) -> None:
+    """Refuse a table that is there already: to be asked before what it shall hold is read or measured.
+
+    Raises
+    ------
+    StoreError
+        If there is one.
+    """
+    if out.exists():
+        raise StoreError(f"{out} is there already: write another file")
+
+
 def table_of_studies(results: Sequence[StudyResult], template: KernelTemplate, out: Path) -> Table:
     """Write the trials of studies as a table, and read it back.
 
@@ -93,9 +109,8 @@ def table_of_studies(results: Sequence[StudyResult], template: KernelTemplate, o
         If it can't be written, or can't hold knobs of these names.
     """
     check_knobs(knob.name for knob in template.knobs)
-    if out.exists():
-        raise StoreError(f"{out} is there already: write another file")
-    in_time = sorted(results, key=lambda result: max(trial.finished for trial in result.trials))
+    check_new(out)
+    in_time = sorted(results, key=_ended)
     baselines: dict[Problem, Baseline] = {}
     for result in in_time:
         info, before = result.info, baselines.get(result.info.problem)
@@ -106,24 +121,18 @@ def table_of_studies(results: Sequence[StudyResult], template: KernelTemplate, o
         key = result.info.problem, trial.configuration
         if key not in rows or _weight(trial.measurement) >= _weight(rows[key]):
             rows[key] = _told(result, trial, baselines[result.info.problem].library_us)
-    newest = in_time[-1]
-    device, source = find_device(newest.info.device), newest.info.provenance
-    protocol, text = protocol_of(source.objective)
-    card = TableCard(
-        space=template.name,
-        source_hash=template.source_hash,
-        knobs={knob.name: knob.values for knob in template.knobs},
-        device=device.name,
-        product=device.product,
-        driver=_versions(in_time).pop("driver", "none"),
-        versions={name: text for name, text in _versions(in_time).items() if name not in ("driver", "protocol")},
-        protocol=protocol,
-        protocol_text=text,
-        recorded=datetime.fromtimestamp(max(trial.finished for trial in newest.trials), UTC).date(),
-        library=", ".join(dict.fromkeys(result.info.library for result in in_time)),
+    newest, versions = in_time[-1], _versions(in_time)
+    versions.pop("protocol", None)  # the card names it
+    card = TableCard.of_today(
+        template,
+        find_device(newest.info.device),
+        newest.info.provenance.objective,
+        driver=versions.pop("driver", "none"),
+        versions=versions,
+        recorded=datetime.fromtimestamp(_ended(newest), UTC).date(),
+        libraries=(result.info.library for result in in_time),
         baselines=baselines,
         selection=f"{SELECTION}: {number_of(len(results), 'study', 'studies')}",
-        objective=source.objective,
     )
     of_problem = {problem: number for number, problem in enumerate(baselines)}
     ordered = sorted(rows.items(), key=lambda row: of_problem[row[0][0]])  # stable: trials stay in their order

@@ -1,22 +1,23 @@
 """The card beside a table: where its rows come from, without which they mean nothing."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from reprlib import repr as short
 from sys import float_info
-from typing import Any
+from typing import Any, Self
 
 from tilescout.search.measure.library_best import LibraryBest
-from tilescout.search.measure.protocol import UNNAMED, Objective
+from tilescout.search.measure.protocol import UNNAMED, Objective, protocol_of
 from tilescout.search.measure.provenance import FOREIGN, figure_of, unit_of
+from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import MALFORMED, ProblemError, TableError
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
+from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
 from tilescout.spaces.texts import is_one_line
 
 FORMAT = 7
@@ -120,6 +121,49 @@ class TableCard:
         for name, text in named:
             if not is_one_line(text):
                 raise _malformed(name, f"expected a text of one line, found {short(text)}")
+
+    @classmethod
+    def of_today(
+        cls,
+        template: KernelTemplate,
+        device: Device,
+        objective: Objective,
+        *,
+        driver: str,
+        versions: Mapping[str, str],
+        recorded: date,
+        libraries: Iterable[str],
+        baselines: Mapping[Problem, Baseline],
+        selection: str,
+    ) -> Self:
+        """The card of rows of today's kernels that were measured by today's protocol.
+
+        Parameters
+        ----------
+        template, device, objective
+            Of all rows.
+        libraries
+            What the library's kernels of the problems are called through.
+        driver, versions, recorded, baselines, selection
+            See the attributes.
+        """
+        protocol, text = protocol_of(objective)
+        return cls(
+            space=template.name,
+            source_hash=template.source_hash,
+            knobs={knob.name: knob.values for knob in template.knobs},
+            device=device.name,
+            product=device.product,
+            driver=driver,
+            versions=versions,
+            protocol=protocol,
+            protocol_text=text,
+            recorded=recorded,
+            library=", ".join(dict.fromkeys(libraries)),
+            baselines=baselines,
+            selection=selection,
+            objective=objective,
+        )
 
     @property
     def is_imported(self) -> bool:

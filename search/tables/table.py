@@ -164,6 +164,11 @@ class Table:
         return f"Table({self.path.name}: {card.space} on {card.device}, {size})"
 
     @property
+    def extent(self) -> str:
+        """Its size in words, such as ``2,000 rows of 24 problems``."""
+        return f"{number_of(len(self), 'row')} of {number_of(len(self.problems), 'problem')}"
+
+    @property
     def dataset(self) -> Dataset:
         """The table as a tracker lists it."""
         columns = {column.name: str(column.type) for column in self.data.schema}

@@ -29,7 +29,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.draw_problems import kept_unseen
 from tilescout.search.measure.measurement import Measurement, Status, Timing
-from tilescout.search.measure.protocol import Objective, protocol_of
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
@@ -37,9 +37,8 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.launched import codes_known
 from tilescout.spaces.templates import KernelTemplate, find_template
-from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import load_workload
 
 SPACES = ("gemm_sm90", "gemm_streamk_sm90")
@@ -65,13 +64,13 @@ class Judged:
     problem
         The problem.
     ratios
-        The time over the library's of each configuration; the first one where it was measured several times.
+        The time over the library's of each configuration, by its codes; the first where it was measured several times.
     library_us
         The library's time, in µs; None where the record lacks it.
     """
 
     problem: GemmProblem
-    ratios: Mapping[Configuration, float]
+    ratios: Mapping[tuple[int, ...], float]
     library_us: float | None
 
 
@@ -88,20 +87,19 @@ def found_in(record: Record, template: KernelTemplate) -> Iterator[Judged]:
     if find_device(DEVICE).product not in str(record.about["machine"]):
         raise StoreError(f"measured on {record.about['machine']}, not on an {DEVICE}")
     unseen = kept_unseen()
-    values = {knob.name: set(knob.values) for knob in template.knobs}
     for name, found in record.result["problems"].items():
         problem = GemmProblem.parse(name)
         if (problem.n, problem.k) in unseen:
             continue
-        ratios: dict[Configuration, float] = {}
+        ratios: dict[tuple[int, ...], float] = {}
         library_us = None
         for part in (*found["all"], *(part for its in found.get("beside", {}).values() for part in its["tuned"])):
             if part["space"] != template.name:
                 continue
             library_us = library_us or part.get("library_us")
             for given, ratio in part["measured"]:
-                if given.keys() == values.keys() and all(given[name] in values[name] for name in values):
-                    ratios.setdefault(Configuration(tuple((name, given[name]) for name in values)), ratio)
+                for codes in codes_known(template.knobs, [Configuration.of(given)]).tolist():
+                    ratios.setdefault(tuple(codes), ratio)
         if ratios:
             yield Judged(problem, ratios, library_us)
 
@@ -118,8 +116,7 @@ def rows_of(judged: Judged, template: KernelTemplate, model: SavedModel) -> list
     model
         The cost model that tells the library's time where the record does not.
     """
-    given = list(judged.ratios)
-    codes = SearchSpace.codes_of(template.knobs, [[each[knob.name] for knob in template.knobs] for each in given])
+    codes = np.array(list(judged.ratios))
     space = template.space_of(codes, judged.problem, find_device(DEVICE))
     if space is None:
         return []
@@ -130,7 +127,7 @@ def rows_of(judged: Judged, template: KernelTemplate, model: SavedModel) -> list
         expected = model.predict(space_features(space, template)).mean
         library_us = float(np.exp(np.median(expected[at[at >= 0]] - np.log(ratios[at >= 0]))))
     order = [row for row in np.argsort(ratios, kind="stable").tolist() if at[row] >= 0]
-    return [(given[row], judged.problem, _measured(float(ratios[row]), library_us)) for row in order]
+    return [(space[int(at[row])], judged.problem, _measured(float(ratios[row]), library_us)) for row in order]
 
 
 def _measured(ratio: float, library_us: float) -> Measurement:
@@ -162,24 +159,24 @@ def table_of(records: Sequence[Record], template: KernelTemplate, model: SavedMo
         problem, timing = template.parse(name), found[0][2].timing
         assert timing is not None
         baselines[problem] = Baseline(template.default_in(template.space(problem, device)), timing.library_us)
-    (protocol, text), workload = protocol_of(Objective.SANDWICH), load_workload(template.workload)
-    card = TableCard(
-        space=template.name,
-        source_hash=template.source_hash,
-        knobs={knob.name: knob.values for knob in template.knobs},
-        device=device.name,
-        product=device.product,
+    card = TableCard.of_today(
+        template,
+        device,
+        Objective.SANDWICH,
         driver=f"CUDA {last['machine']['cuda_driver']}",
         versions={"torch": last["versions"]["torch"]},
-        protocol=protocol,
-        protocol_text=text,
         recorded=max(date.fromisoformat(record.about["date"][:10]) for record in records),
-        library=", ".join(dict.fromkeys(workload.library(problem) for problem in baselines)),
+        libraries=map(load_workload(template.workload).library, baselines),
         baselines=baselines,
         selection=SELECTION,
-        objective=Objective.SANDWICH,
     )
     return write_table(out, card, [row for found in rows.values() for row in found])
+
+
+def tell(table: Table) -> dict[str, int]:
+    """Print how large a table is, and return it for the record of a study."""
+    click.echo(f"{table.path.name}: {table.extent}")
+    return {"rows": len(table), "problems": len(table.problems)}
 
 
 @study("records of judged tunings")
@@ -202,6 +199,5 @@ def main(run: Run, paths: tuple[Path, ...], models: Path | None, write: Path) ->
             table = table_of(records, template, load_model(file)[0], write / f"{name}-{DEVICE}-judged.parquet")
         except MALFORMED as error:
             raise StoreError(f"a file is not of tunings-judged: {one_line(error)}") from error
-        told[table.path.name] = {"rows": len(table), "problems": len(table.problems)}
-        click.echo(f"{table.path.name}: {number_of(len(table), 'row')} of {number_of(len(table.problems), 'problem')}")
+        told[table.path.name] = tell(table)
     run.keep(told)

@@ -19,8 +19,8 @@ import click
 from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.experiments.research.studies.default_kernels import random_problems
-from tilescout.experiments.research.studies.judged_tables import DEVICE, SPACES
-from tilescout.search.campaigns.from_studies import comparable, table_of_studies
+from tilescout.experiments.research.studies.judged_tables import DEVICE, SPACES, tell
+from tilescout.search.campaigns.from_studies import check_new, comparable, table_of_studies
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import make_engine
 from tilescout.search.measure.race import RaceOptions
@@ -29,7 +29,7 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
-from tilescout.spaces.errors import StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import number_of
@@ -70,8 +70,8 @@ def main(run: Run, count: int, trials: int, seconds: float | None, write: Path, 
     """Write tables of what searches of random problems measured, one of each space."""
     problems, begun, told = drawn(seed, count), time.monotonic(), {}
     out = {space: write / f"{space}-{DEVICE}-searched-{seed}-bf16.parquet" for space in SPACES}
-    if there := [str(path) for path in out.values() if path.exists()]:
-        raise StoreError(f"{' and '.join(there)} is there already: choose another folder or seed")
+    for path in out.values():
+        check_new(path)
     with TemporaryDirectory() as name:
         folder = Path(name)
         with make_engine(find_template(SPACES[0]), problems[0], artifacts(folder), device="cuda", gpus=1) as engine:
@@ -88,6 +88,5 @@ def main(run: Run, count: int, trials: int, seconds: float | None, write: Path, 
         for space, path in out.items():
             template = find_template(space)
             table = table_of_studies(comparable(found, template, None, None), template, path)
-            told[path.name] = {"rows": len(table), "problems": len(table.problems)}
-            click.echo(f"{path.name}: {number_of(len(table), 'row')} of {number_of(len(table.problems), 'problem')}")
+            told[path.name] = tell(table)
     run.keep(told)
