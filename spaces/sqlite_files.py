@@ -1,18 +1,68 @@
 """SQLite files of somebody else's: what is in them is data, and nothing in them is computed when they are read."""
 
+import os
 import sqlite3
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
 
 from tilescout.spaces.inputs import values_in
 
 _LONGEST = 1 << 24  # bytes of a value: the attributes of a study take some kB
 _VALUES, _VALUE_BYTES = 1 << 16, 8  # of a text that is JSON: so many values, and one more for so many bytes
 
-_VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+# What is allowed is listed, and the rest is refused: the rows are data, and SQLite reads them more leniently than it
+# writes them. The first words of `sql` are always written like this. Which words those are decides what a row makes.
+# The expressions of an index, of a CHECK and of a default are not looked for: no query may be in them, and they are
+# computed when a row is written, not when it is read.
+_OTHERS = """
+SELECT name FROM sqlite_master WHERE NOT coalesce(
+    type = 'table' AND sql GLOB 'CREATE TABLE *'
+    OR type = 'index' AND (sql IS NULL OR sql GLOB 'CREATE INDEX *' OR sql GLOB 'CREATE UNIQUE INDEX *')
+    OR type = 'trigger' AND sql GLOB 'CREATE TRIGGER *',
+    FALSE
+) LIMIT 1
+"""
 _TRIGGERS = """
 SELECT name FROM sqlite_master WHERE type = 'trigger' UNION ALL
 SELECT m.name FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 1 LIMIT 1
-"""  # and the tables with columns that are computed
+"""  # and the tables with columns that are computed; asked after the others, so that the types are written like this
+
+_Opened = TypeVar("_Opened", bound=sqlite3.Connection)
+
+# Ways to open a file, as parameters of its address.
+_LOCKING = "mode=ro"  # makes the files of a write-ahead log if the database has none, and writes into them
+_JOINING = "mode=ro&readonly_shm=1"  # takes part in a write-ahead log whose files are there, and writes neither
+_ALONE = "mode=ro&immutable=1"  # takes no lock, and looks at no other file
+_PROBING = "mode=ro&nolock=1"  # SQLite can't open a database with a write-ahead log like this, and makes no file
+
+
+def open_to_read(path: Path, factory: type[_Opened], timeout: float = 5.0) -> _Opened:
+    """Open a database that exists, and write nothing: neither to it nor beside it.
+
+    SQLite's own ``mode=ro`` writes beside a database that is in WAL mode, or that a log is laid beside.
+
+    If the log's files are there, somebody is writing or was killed. What is in the log is read, too. If there is no
+    log, nobody has the database open. It is then read without locks. If somebody begins to write meanwhile, what they
+    write may be missing: connections should be short.
+
+    Parameters
+    ----------
+    path
+        The file, or a link to it.
+    factory
+        The class of the connection, which any thread can use.
+    timeout
+        The longest wait while another process writes, in s.
+
+    Raises
+    ------
+    sqlite3.Error
+        If it is no database that can be read so, or `factory` refuses it.
+    """
+    file = os.path.realpath(path)  # beside which SQLite puts its files
+    address = f"{Path(file).as_uri()}?{_way_to_read(file)}"
+    return sqlite3.connect(address, timeout=timeout, check_same_thread=False, factory=factory, uri=True)
 
 
 def check_stored(connection: sqlite3.Connection) -> None:
@@ -21,9 +71,9 @@ def check_stored(connection: sqlite3.Connection) -> None:
     Raises
     ------
     sqlite3.DatabaseError
-        If it has a view, or is no database.
+        If it has a view, a virtual table or an entry that SQLite would not have written, or is no database.
     """
-    _refuse(connection, _VIEWS, "a view")
+    _refuse(connection, _OTHERS, "a view, a virtual table or a forged entry")
 
 
 class StoredOnly(sqlite3.Connection):
@@ -63,3 +113,39 @@ def _refuse(connection: sqlite3.Connection, query: str, what: str) -> None:
     found = connection.execute(query).fetchone()
     if found is not None:
         raise sqlite3.DatabaseError(f"{found[0]} has or is {what}, and a database of data has none")
+
+
+def _way_to_read(file: str) -> str:
+    log, index = _size(f"{file}-wal"), _size(f"{file}-shm")
+    if not _size(file):
+        return _ALONE  # else SQLite deletes a log beside an empty file
+    if log is not None and index is not None:
+        return _JOINING
+    if log:  # SQLite reads it whatever the database's mode is
+        raise sqlite3.OperationalError(
+            "a write-ahead log (-wal) lies beside it without its index (-shm), and reading it would write; "
+            "if it is yours, run: sqlite3 FILE 'PRAGMA wal_checkpoint'"
+        )
+    return _ALONE if _is_logging(file) else _LOCKING
+
+
+def _is_logging(file: str) -> bool:
+    """Whether a database without a log is in WAL mode.
+
+    Its header says so. But closing a file releases all locks that this process has on it, also SQLite's for another
+    connection. So SQLite has to look itself.
+    """
+    with closing(sqlite3.connect(f"{Path(file).as_uri()}?{_PROBING}", uri=True)) as probe:
+        try:
+            probe.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:  # what else is wrong is told when it is opened to be read
+            return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN
+    return False
+
+
+def _size(file: str) -> int | None:
+    """The size of a file in bytes; None if there is none."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return None

@@ -4,10 +4,9 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
@@ -21,7 +20,7 @@ from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.sqlite_files import StoredOnly
+from tilescout.spaces.sqlite_files import StoredOnly, open_to_read
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.texts import without_secrets
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOCKS = "tilescout_locks"  # our table beside optuna's: a row for each study, which its tuners lock in turn
 _LOCK_SECONDS = 60  # the longest wait for the lock, and the longest that its holder may leave the connection idle
-_SQLITE = {"timeout": 60.0, "factory": StoredOnly}
+_SQLITE: dict[str, Any] = {"timeout": 60.0, "factory": StoredOnly}
 """How SQLite's files are opened; the time is the longest wait while another process writes, in s."""
 
 _UNANSWERED = {
@@ -49,7 +48,7 @@ class Database(StudyStore):
     """The studies of a database, each of which several tuners can search together.
 
     The database is opened when it is first used. A search makes the tables that are missing. Reading makes none, and
-    opens SQLite's file for reading only.
+    opens SQLite's file so that nothing is written, beside it either.
 
     Parameters
     ----------
@@ -212,20 +211,20 @@ class Database(StudyStore):
 
     @cached_property
     def _reading(self) -> RDBStorage:
-        address, options = self._address, dict[str, Any]()
+        from sqlalchemy.pool import NullPool
+
+        url, options = self.url, dict[str, Any]()
         if self._file is not None:
             try:
                 if not self._file.is_file():
                     raise StoreError(f"there is no database {self.name}")
             except OSError as error:  # a folder on the way may not be entered, or a name is too long
                 raise StoreError(f"can't read the database {self.name}: {error.strerror}") from error
-            file = f"file:{quote(str(self._file.absolute()))}"
-            address = address.set(database=file).update_query_dict({"mode": "ro", "uri": "true"})
-            options = {"connect_args": _SQLITE}
-        elif address.get_backend_name() == "postgresql":
+            # No connection is kept: whether somebody is writing, and what, is looked at when one is opened.
+            url, options = "sqlite://", {"creator": partial(open_to_read, self._file, **_SQLITE), "poolclass": NullPool}
+        elif self._address.get_backend_name() == "postgresql":
             options = {"execution_options": {"postgresql_readonly": True}, **self._connecting()}
         with self._usable():
-            url = address.render_as_string(hide_password=False)
             return RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
 
     def _connecting(self) -> dict[str, Any]:

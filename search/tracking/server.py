@@ -25,7 +25,7 @@ from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
 from tilescout.search.tracking.store import artifact_folder, check_installed, open_client, quiet_mlflow, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
-from tilescout.spaces.sqlite_files import check_stored
+from tilescout.spaces.sqlite_files import check_stored, open_to_read
 
 _MOMENT = 0.1  # seconds between two looks whether the server listens
 _APP = "tilescout"  # among MLflow's plugins, which pyproject.toml registers
@@ -180,7 +180,7 @@ def _command(uri: str, artifact_root: Path | None, host: str, port: int) -> list
 def _check_is_mlflow(path: Path) -> None:
     """Refuse a database that is not MLflow's: the server would make its tables in it."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(open_to_read(path, sqlite3.Connection)) as connection:
             check_stored(connection)
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:

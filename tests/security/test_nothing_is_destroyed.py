@@ -89,12 +89,15 @@ def test_a_pipe_and_a_folder_in_place_of_a_journal(forked_scene: "Scene") -> Non
     assert (studies / "folder.journal").is_dir()
 
 
-def test_a_database(forked_scene: "Scene", searched: Path) -> None:
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database(forked_scene: "Scene", searched: Path, mode: str) -> None:
     shutil.copyfile(searched / "studies.db", forked_scene.folder / "studies.db")
     with sqlite3.connect(forked_scene.folder / "studies.db") as ours:
         (name,) = ours.execute("SELECT study_name FROM studies").fetchone()
+        ours.execute(f"PRAGMA journal_mode={mode}")
     ours.close()
     with sqlite3.connect(forked_scene.folder / "mine.db") as mine:
+        mine.execute(f"PRAGMA journal_mode={mode}")
         mine.execute("CREATE TABLE diary (day TEXT)")
     mine.close()
     before = snapshot(forked_scene.folder)

@@ -105,6 +105,47 @@ def test_reading_a_database_changes_no_file_and_makes_none(url: str, tmp_path: P
     assert files(tmp_path) == before
 
 
+def test_reading_a_database_in_wal_mode_changes_no_file_and_makes_none(url: str, tmp_path: Path) -> None:
+    path = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    before = files(tmp_path)
+    read_all(study_store(url))
+    assert files(tmp_path) == before
+
+
+def test_a_database_in_wal_mode_is_read_while_it_is_written(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        store = study_store(url)
+        connection.execute("INSERT INTO studies VALUES (7, 'other')")
+        assert store.names() == [NAME, "other"]
+        connection.execute("DELETE FROM studies WHERE study_id = 7")
+        read_all(store)
+    read_all(store)  # nobody has it open any more
+
+
+def test_a_database_whose_log_has_lost_its_index_is_refused_with_what_to_do(url: str, tmp_path: Path) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    path.with_name("studies.db-wal").write_bytes(bytes(1000))
+    before = files(tmp_path)
+    with pytest.raises(StoreError, match=r"write-ahead log.*wal_checkpoint'\)$"):
+        study_store(url).names()
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("type_", ["VIEW", b"view"])
+def test_a_view_is_refused_in_a_database_however_its_type_is_written(url: str, type_: object) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute("DELETE FROM sqlite_master WHERE tbl_name = 'studies'")
+        view = "CREATE VIEW studies AS SELECT 1 AS study_id, 's' AS study_name"
+        connection.execute("INSERT INTO sqlite_master VALUES (?, 'studies', 'studies', 0, ?)", (type_, view))
+        connection.execute("PRAGMA schema_version=99")
+    with pytest.raises(StoreError, match="a view"):
+        study_store(url).names()
+
+
 def test_a_database_without_studies_is_refused_and_gets_no_tables(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").close()
     (tmp_path / "text.db").write_text("not a database, but long enough for SQLite to look at it twice\n" * 20)
