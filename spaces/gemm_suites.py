@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilescout.spaces.errors import check_keys, one_line
+from tilescout.spaces.errors import check_keys
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.suite import Entry, checked_count
+from tilescout.spaces.suite import Entry, checked_count, checked_experts, checked_name, checked_tokens
 
 PHASES = ("decode", "prefill", "training")
 _PRODUCT_KEYS = {"name", "n", "k", "count", "experts"}
@@ -34,11 +34,11 @@ def layer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
     dtype = record.get("dtype", GemmProblem.dtype)
     for phase in PHASES:
         for count in tokens.get(phase, []):
-            if type(count) is not int or count < 1:
-                raise ValueError(f"tokens are integers of at least 1, not {one_line(repr(count), 40)}")
+            checked_tokens(count)
             for product in products:
                 check_keys(product, _PRODUCT_KEYS)
-                chosen, of = _experts(product.get("experts", [1, 1]))
+                chosen, of = checked_experts(product.get("experts", [1, 1]))
+                name = checked_name(product["name"])
                 rows, n, k = max(math.ceil(count * chosen / of), 1), product["n"], product["k"]
                 shapes = {"": f"{rows}x{n}x{k}:{dtype}"}
                 if phase == "training":
@@ -46,12 +46,4 @@ def layer_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
                     shapes[", gradient of the weight"] = f"{n}x{k}x{rows}:{dtype}:mn"
                 for suffix, text in shapes.items():
                     problem = str(GemmProblem.parse(text))
-                    yield Entry(problem, product["name"] + suffix, phase, checked_count(product.get("count", 1)))
-
-
-def _experts(given: Any) -> tuple[int, int]:
-    """To how many experts each token goes, and of how many."""
-    numbers = isinstance(given, list) and len(given) == 2 and all(type(number) is int for number in given)
-    if not numbers or not 1 <= given[0] <= given[1]:
-        raise ValueError(f"experts = [A, E] are integers, A from 1 to E, not {one_line(repr(given), 40)}")
-    return given[0], given[1]
+                    yield Entry(problem, name + suffix, phase, checked_count(product.get("count", 1)))

@@ -11,7 +11,7 @@ from typing import Any
 from tilescout.spaces.errors import check_keys
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.routing import Routing
-from tilescout.spaces.suite import Entry, checked_count
+from tilescout.spaces.suite import Entry, checked_count, checked_experts, checked_name, checked_tokens
 
 _KEYS = {"name", "n", "k", "count", "experts"}
 
@@ -24,10 +24,20 @@ def expert_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
     ProblemError, LookupError, TypeError, ValueError
         If the file says something else.
     """
+    batches = [checked_tokens(tokens) for tokens in _several(record, "batches")]
+    routings = [Routing.parse(text) for text in _several(record, "routings")]
     for product in record["expert"]:
         check_keys(product, _KEYS)
-        chosen, of = product["experts"]
-        for tokens in record["batches"]:
-            for routing in map(Routing.parse, record["routings"]):
+        chosen, of = checked_experts(product["experts"])
+        name = checked_name(product["name"])
+        for tokens in batches:
+            for routing in routings:
                 problem = GroupedProblem(of, tokens * chosen, product["n"], product["k"], routing=routing)
-                yield Entry(str(problem), product["name"], "", checked_count(product.get("count", 1)))
+                yield Entry(str(problem), name, "", checked_count(product.get("count", 1)))
+
+
+def _several(record: Mapping[str, Any], key: str) -> list[Any]:
+    """The list under a key. An empty one would make no problems, however long the other lists take."""
+    if not isinstance(record[key], list) or not record[key]:
+        raise ValueError(f"`{key}` is no list, or an empty one")
+    return list(record[key])

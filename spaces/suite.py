@@ -20,6 +20,7 @@ from tilescout.spaces.problems import P
 SUFFIX = ".toml"
 _LARGEST_COUNT = 2**31 - 1
 _MOST = 20_000  # entries: a thousand numbers of tokens and a thousand products would make three million
+_LONGEST_NAME = 200  # characters
 _KEYS = {"title", "source", "problems"}
 # The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
 # entries. It is imported for files that have one of the keys.
@@ -146,6 +147,7 @@ def parse_suite(name: str, text: str) -> Suite:
     try:
         record = parse_toml(text)
         check_keys(record, _KEYS.union(*_FORMS))
+        title, source = (checked_text(record.get(key, usual), key) for key, usual in (("title", name), ("source", "")))
         forms = [target for keys, target in _FORMS.items() if not record.keys().isdisjoint(keys)]
         found = chain(_listed(record), *(_expanded(record, target) for target in forms))
         entries = list(islice(found, _MOST + 1))
@@ -157,7 +159,7 @@ def parse_suite(name: str, text: str) -> Suite:
         raise ProblemError(f"suite {name}: {error}") from error
     if not entries:
         raise ProblemError(f"suite {name}: it has no problems")
-    return Suite(name, str(record.get("title", name)), str(record.get("source", "")), tuple(entries))
+    return Suite(name, title, source, tuple(entries))
 
 
 def write_suite(title: str, source: str, entries: Sequence[Entry]) -> str:
@@ -185,6 +187,59 @@ def checked_count(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= _LARGEST_COUNT:
         raise ValueError(f"a count is an integer from 1 to {_LARGEST_COUNT}, not {one_line(repr(value), 40)}")
     return value
+
+
+def checked_tokens(value: Any) -> int:
+    """A number of tokens, as a file says it.
+
+    Raises
+    ------
+    ValueError
+        If that is no integer of at least 1.
+    """
+    if type(value) is not int or value < 1:
+        raise ValueError(f"tokens are integers of at least 1, not {one_line(repr(value), 40)}")
+    return value
+
+
+def checked_experts(value: Any) -> tuple[int, int]:
+    """To how many experts each token goes, and of how many, as a file says it.
+
+    Raises
+    ------
+    ValueError
+        If that is something else.
+    """
+    numbers = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+    if not numbers or not 1 <= value[0] <= value[1]:
+        raise ValueError(f"experts = [A, E] are integers, A from 1 to E, not {one_line(repr(value), 40)}")
+    return value[0], value[1]
+
+
+def checked_text(value: Any, key: str) -> str:
+    """The text that a file has under a key.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"`{key}` is no text")
+    return value
+
+
+def checked_name(value: Any) -> str:
+    """The name of a product, as a file says it: a short one, since it may label thousands of problems.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If that is no text, or a long one.
+    """
+    if len(name := checked_text(value, "name")) > _LONGEST_NAME:
+        raise ValueError(f"a name has {len(name):,} characters, {name[:20]!r}…: {_LONGEST_NAME} at most")
+    return name
 
 
 def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:

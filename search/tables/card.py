@@ -25,6 +25,9 @@ _OLDEST = 2  # without pilot_seconds
 _NAMED = 6  # the first that names the objective
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
+MOST_KNOBS = 1_000
+"""Knobs that a table may have, each a column: spaces have some ten, and a small file can name a hundred thousand."""
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -48,7 +51,7 @@ class Baseline:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping."""
         best = {} if self.library_best is None else {"library_best": self.library_best.to_dict()}
-        return {"default": dict(self.default), "library_us": self.library_us, **best}
+        return {"default": dict(self.default.pairs), "library_us": self.library_us, **best}
 
 
 @dataclass(frozen=True)
@@ -213,9 +216,11 @@ class TableCard:
         if version < _OLDEST:
             raise _malformed("format", f"expected {_OLDEST} to {FORMAT}, found {version}")
         versions = _take(record, "versions", dict)
-        knobs = {name: _values(name, values) for name, values in _take(record, "knobs", dict).items()}
-        if not knobs:
-            raise _malformed("knobs", "expected at least one")
+        listed = _take(record, "knobs", dict)
+        if not 1 <= len(listed) <= MOST_KNOBS:
+            raise _malformed("knobs", f"expected 1 to {MOST_KNOBS:,}, found {len(listed):,}")
+        knobs = {name: _values(name, values) for name, values in listed.items()}
+        own = {name: {value: value for value in values} for name, values in knobs.items()}
         return cls(
             **{name: _take(record, name, str) for name in _STRINGS},
             **{name: _take(record, name, int) for name in _COUNTS},
@@ -226,7 +231,7 @@ class TableCard:
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),
             baselines={
-                _problem(name, record["space"], named): _baseline(name, baseline, knobs)
+                _problem(name, record["space"], named): _baseline(name, baseline, own)
                 for name, baseline in _take(record, "baselines", dict).items()
             },
         )
@@ -288,16 +293,18 @@ def _values(name: str, values: Any) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def _baseline(problem: str, record: Any, knobs: Mapping[str, tuple[Value, ...]]) -> Baseline:
+def _baseline(problem: str, record: Any, own: Mapping[str, Mapping[Any, Value]]) -> Baseline:
+    """The baseline of a problem; `own` are the values of each knob, by themselves."""
     if not isinstance(record, dict):
         raise _malformed(problem, f"expected an object, found {short(record)}")
     default = _take(record, "default", dict)
-    if set(default) != set(knobs) or any(default[name] not in values for name, values in knobs.items()):
+    fits = default.keys() == own.keys() and not any(isinstance(value, list | dict) for value in default.values())
+    if not fits or any(default[name] not in values for name, values in own.items()):
         raise _malformed(problem, f"its default is not a configuration of the card's knobs: {short(default)}")
     library_us: Any = record.get("library_us")
     if type(library_us) not in (int, float) or not 0 < library_us <= float_info.max:
         raise _malformed(problem, f"library_us: expected a positive number, found {short(library_us)}")
-    values = {name: knobs[name][knobs[name].index(default[name])] for name in knobs}  # 64 where the text says 64.0
+    values = {name: listed[default[name]] for name, listed in own.items()}  # 64 where the text says 64.0
     return Baseline(Configuration.of(values), float(library_us), _library_best(problem, record.get("library_best")))
 
 

@@ -57,20 +57,17 @@ def cache_of(table: Table, problem: Problem, rows: Sequence[int] | None = None) 
         If the table lacks the problem.
     """
     chosen = list(table.rows(problem)) if rows is None else rows
-    values = {name: restored(listed) for name, listed in table.card.knobs.items()}
+    values = {name: dict(zip(listed, restored(listed), strict=True)) for name, listed in table.card.knobs.items()}
     entries = {}
     for row in chosen:
-        configuration = {
-            name: values[name][table.card.knobs[name].index(value)]
-            for name, value in table.configuration(int(row)).items()
-        }
+        configuration = {name: values[name][value] for name, value in table.configuration(int(row)).pairs}
         entries[key_of(configuration.values())] = configuration | _outcome(table.measurement(int(row)))
     return {
         "device_name": table.card.product,
         "kernel_name": table.card.space,
         "problem_size": _size(str(problem)),
         "tune_params_keys": list(values),
-        "tune_params": {name: list(listed) for name, listed in values.items()},
+        "tune_params": {name: list(listed.values()) for name, listed in values.items()},
         "objective": "time",
         "cache": entries,
     }
@@ -114,4 +111,5 @@ def _outcome(measurement: Measurement) -> dict[str, Any]:
 def _size(problem: str) -> list[int] | str:
     """A problem's size where its name is nothing else, as Kernel Tuner writes it; else its name."""
     parts = problem.split("x")
-    return [int(part) for part in parts] if all(part.isdigit() for part in parts) else problem
+    plain = all(part.isascii() and part.isdigit() for part in parts)  # ² is a digit, and no integer
+    return [int(part) for part in parts] if plain else problem

@@ -10,12 +10,14 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
 from tilescout.search.measure.measurement import Status
+from tilescout.search.tables.card import MOST_KNOBS
 from tilescout.search.tables.kernel_tuner import COMPILATION, FAILURES, INVALID, RUNTIME, CacheValue
 from tilescout.search.tables.result_text import CACHE, KTT, LIST, T4, ResultText
 from tilescout.spaces.errors import TableError
@@ -138,7 +140,9 @@ class Form(ABC):
         self.objective = told.objective or self._objective()
         if not self.parameters:
             raise UntoldError("it does not say which values are parameters", "parameters")
-        if twice := [name for name in self.parameters if self.parameters.count(name) > 1]:
+        if len(self.parameters) > MOST_KNOBS:
+            raise TableError(f"it has {len(self.parameters):,} parameters, and at most {MOST_KNOBS:,} are read")
+        if twice := [name for name, times in Counter(self.parameters).items() if times > 1]:
             raise TableError(f"parameter {twice[0]!r} is named twice")
 
     def entries(self) -> Iterator[Entry]:
@@ -244,6 +248,10 @@ class Cache(ResultList):
     def _header(self) -> Mapping[str, Any]:
         return self._text.header
 
+    def entries(self) -> Iterator[Entry]:
+        self._by_text: dict[str, dict[str, CacheValue]] = {}  # anew: behind the entries, values may have been read
+        yield from super().entries()
+
     def settle(self) -> bool:
         before, self.objective = self.objective, self._told.objective or self._objective()
         return self.objective != before
@@ -268,10 +276,17 @@ class Cache(ResultList):
         texts = key.split(",")
         if len(texts) != len(self.parameters):
             return record
-        known = self._header.get("tune_params", {})
         named = zip(self.parameters, texts, strict=True)
-        listed = {name: next((v for v in known.get(name, ()) if str(v) == text), text) for name, text in named}
-        return {**listed, **record}
+        return {**{name: self._values_of(name).get(text, text) for name, text in named}, **record}
+
+    def _values_of(self, name: str) -> Mapping[str, CacheValue]:
+        """The values that the header lists of a parameter, by their text: the first of those with the same."""
+        if name not in self._by_text:
+            by_text: dict[str, CacheValue] = {}
+            for value in self._header.get("tune_params", {}).get(name, ()):
+                by_text.setdefault(str(value), value)
+            self._by_text[name] = by_text
+        return self._by_text[name]
 
 
 class CommunityResults(Form):

@@ -1,5 +1,6 @@
 """The rows of a table as columns: measurements to Arrow and back, and what must hold of them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -161,17 +162,19 @@ def check_columns(card: TableCard, found: "pa.Schema", rows: int) -> None:
         With the first fault.
     """
     expected = schema(card)
-    missing = [name for name in expected.names if name not in found.names]
-    extra = [name for name in found.names if name not in expected.names]
+    names, times = expected.names, Counter(found.names)  # Arrow makes the lists anew each time
+    known = set(names)
+    missing = [name for name in names if name not in times]
+    extra = [name for name in times if name not in known]
     if missing or extra:
         raise TableError(f"column {missing[0]} is missing" if missing else f"unexpected column {extra[0]}")
-    if twice := [name for name in expected.names if found.names.count(name) > 1]:
-        raise TableError(f"column {twice[0]} is there {found.names.count(twice[0])} times")
+    if twice := [name for name in names if times[name] > 1]:
+        raise TableError(f"column {twice[0]} is there {times[twice[0]]} times")
     for field in expected:
         if found.field(field.name) != field:
             raise TableError(f"column {field.name}: expected {field.type}, found {found.field(field.name)}")
-    if found.names != expected.names:
-        raise TableError(f"wrong order of columns, expected {', '.join(expected.names)}")
+    if list(times) != names:
+        raise TableError(f"wrong order of columns, expected {', '.join(names)}")
     if rows != card.rows:
         raise TableError(f"{number_of(rows, 'row')}, the card says {card.rows}")
 

@@ -187,6 +187,21 @@ class Table:
         times: NDArray[np.float64] = ratio * library_us
         return times
 
+    @cached_property
+    def _rows_of(self) -> dict[Problem, NDArray[np.int64]]:
+        # All at once: a pass over the rows for each of many problems takes minutes.
+        order = np.argsort(self._of_problem, kind="stable")
+        ends = np.cumsum(np.bincount(self._of_problem, minlength=len(self.problems)))
+        return dict(zip(self.problems, np.split(order, ends[:-1]), strict=True))
+
+    @cached_property
+    def _places(self) -> dict[str, dict[Value, int]]:
+        return {name: {value: place for place, value in enumerate(values)} for name, values in self.card.knobs.items()}
+
+    @cached_property
+    def _summaries(self) -> tuple[ProblemSummary, ...]:
+        return tuple(self._summarise(problem) for problem in self.problems)
+
     def problem(self, text: str) -> Problem:
         """The problem that is written so.
 
@@ -210,7 +225,7 @@ class Table:
         """
         if problem not in self.card.baselines:
             raise self._lacks(str(problem))
-        return np.flatnonzero(self._of_problem == self.problems.index(problem))
+        return self._rows_of[problem].copy()
 
     def row(self, configuration: Mapping[str, Value], problem: Problem) -> int | None:
         """The number of the row of a configuration and problem; None if it was not tried.
@@ -221,10 +236,12 @@ class Table:
             If the table lacks the problem.
         """
         among = self.rows(problem)
-        knobs = self.card.knobs
-        if set(configuration) != set(knobs) or any(configuration[name] not in knobs[name] for name in knobs):
+        given = dict(configuration.pairs if isinstance(configuration, Configuration) else configuration)
+        if given.keys() != self._places.keys():
             return None
-        code = [knobs[name].index(configuration[name]) for name in knobs]
+        code = [place_of.get(given[name]) for name, place_of in self._places.items()]
+        if None in code:
+            return None
         found = among[(self._codes[among] == code).all(axis=1)]
         return int(found[0]) if len(found) else None
 
@@ -261,7 +278,7 @@ class Table:
         """
         if template.name != self.card.space:
             raise self._error(f"it is of the space {self.card.space}, not of {template.name}")
-        values = {knob.name: knob.values for knob in template.knobs}
+        values = {knob.name: dict.fromkeys(knob.values) for knob in template.knobs}
         for name, recorded in self.card.knobs.items():
             if name not in values:
                 raise self._error(f"{template.name} has no knob {name}, its knobs are {', '.join(values)}")
@@ -287,7 +304,7 @@ class Table:
 
     def summarise(self) -> list[ProblemSummary]:
         """The summary of each problem."""
-        return [self._summarise(problem) for problem in self.problems]
+        return list(self._summaries)
 
     def _summarise(self, problem: Problem) -> ProblemSummary:
         baseline = self.card.baselines[problem]

@@ -8,9 +8,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.search.tables.table import Table, card_path
+from tilescout.search.tables.table import Table, card_path, write_table
 from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import ModelError, TilescoutError
 from tilescout.spaces.inputs import parse_json, parse_toml
+from tilescout.spaces.named import NamedProblem
 
 if TYPE_CHECKING:
     from conftest import ForkedScene  # type: ignore[import-not-found]
@@ -89,6 +92,32 @@ def header(dtype: str, shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
+def card(content: bytes, **members: Any) -> bytes:
+    """The card of a table whose Parquet file has this content."""
+    texts = ("space", "source_hash", "device", "product", "driver", "protocol", "protocol_text", "library")
+    sealed = {"rows": 0, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    about = {"format": 2, "versions": {}, "recorded": "2026-11-30", "baselines": {}}
+    return json.dumps({**dict.fromkeys(texts, "x"), **sealed, **about, **members}).encode()
+
+
+def many_values() -> tuple[bytes, bytes]:
+    """A table with a knob of many values, and the last of them in the default of each of many problems."""
+    baseline = {"default": {"a": 399_999}, "library_us": 1}
+    baselines = {f"p{number}": baseline for number in range(60_000)}
+    return b"PAR1", card(b"PAR1", knobs={"a": list(range(400_000))}, baselines=baselines)
+
+
+def many_columns() -> tuple[bytes, bytes]:
+    """A table without rows and with many knobs."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names, sink = [f"k{number}" for number in range(40_000)], pa.BufferOutputStream()
+    pq.write_table(pa.schema([(name, pa.int32()) for name in names]).empty_table(), sink, store_schema=False)
+    content = bytes(sink.getvalue())
+    return content, card(content, knobs={name: [1] for name in names})
+
+
 CACHE_START = b'{"device_name": "x", "kernel_name": "k", "cache": {'
 ZEROS = gzip.compress(bytes(1 << 24))
 
@@ -110,6 +139,18 @@ FILES: dict[str, Callable[[], bytes]] = {
         b"[tokens]\ndecode = [%s]\n" % (b"1," * 30_000) + b'[[product]]\nname="q"\nn=64\nk=64\n' * 3000
     ),
     "number.toml": lambda: b'problems = [{ problem = "8x8x8", count = 0x' + b"f" * 100_000 + b" }]",
+    "repeated.toml": lambda: (
+        b'routings=["balanced"]\nbatches=["x"]\n[[expert]]\nname="a"\nn=64\nk=64\nexperts=[4000000000,1]'
+    ),
+    "unyielding.toml": lambda: (
+        b"routings=[]\nbatches=[%s]\nexpert=[%s]" % (b"1," * 240_000, b"{experts=[1,1]}," * 25_000)
+    ),
+    "name.toml": lambda: b'routings=["balanced"]\nbatches=[16]\n[[expert]]\nname=["a",1]\nn=128\nk=128\nexperts=[1,2]',
+    "names.toml": lambda: (
+        b'[tokens]\ntraining = [%s]\n[[product]]\nn=64\nk=64\nname="%s"' % (b"1," * 6000, b"a" * 900_000)
+    ),
+    "title.toml": lambda: b'problems = ["8x8x8"]\ntitle = 0x' + b"f" * 5000,
+    "source.toml": lambda: b'problems = ["8x8x8"]\nsource = 0x' + b"f" * 5000,
     "large.toml": lambda: b"# \n" * (1 << 20),
     "dots.parts": lambda: b"a." * 75_000 + b"a = 1",
     "deep.json": lambda: b'{"a":' * 900 + b"1" + b"}" * 900,
@@ -123,6 +164,17 @@ FILES: dict[str, Callable[[], bytes]] = {
     "deep-results.cache": lambda: b'{"results": ' + b"[" * 1_000_000,
     "torn.cache": lambda: ZEROS[:-20],
     "deep.cache": lambda: CACHE_START + b"[" * 1_000_000,
+    "parameters.cache": lambda: (
+        b'{"tune_params_keys": %s, "cache": {"1": {"time": 1}}}' % json.dumps([*map(str, range(400_000))]).encode()
+    ),
+    "values.cache": lambda: (
+        b'{"device_name": "x", "kernel_name": "k", "problem_size": [8], "tune_params": {"a": [%s0]}, "cache": {%s}}'
+        % (b"0," * 1_000_000, b"".join(b'"%d": {"time": 1},' % number for number in range(1, 20_000)) + b'"0": 1')
+    ),
+}
+TABLES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
+    "values.parquet": many_values,
+    "columns.parquet": many_columns,
 }
 
 
@@ -134,6 +186,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     for name, content in FILES.items():
         path = folder / name
         path.write_bytes(content())
+        made.append(path)
+    for name, table in TABLES.items():
+        path = folder / name
+        rows, described = table()
+        path.write_bytes(rows)
+        card_path(path).write_bytes(described)
         made.append(path)
     sockets = []
     for kind in ("npz", "toml", "parts", "json", "journal", "cache", "parquet"):
@@ -281,6 +339,23 @@ def test_a_table_whose_rows_are_few_bytes_and_much_memory(tmp_path: Path, small_
     with pytest.raises(TilescoutError, match="MB are read"):
         Table.read(path)
     assert path.stat().st_size < 3e6
+
+
+def test_a_table_of_many_problems_finds_the_rows_of_each_soon(tmp_path: Path, small_table: Table) -> None:
+    import pyarrow as pa
+
+    names = [f"p{number}" for number in range(8_000)]
+    baseline = next(iter(small_table.card.baselines.values()))
+    described = replace(small_table.card, space="unknown", baselines=dict.fromkeys(map(NamedProblem, names), baseline))
+    rows = small_table.data.take([0] * len(names))
+    at = rows.schema.get_field_index("problem")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array(names).dictionary_encode())
+    table = write_table(tmp_path / "many.parquet", described, rows)
+
+    begun = time.process_time()
+    found = [table.rows(problem).tolist() for problem in table.problems]
+    assert time.process_time() - begun < 2
+    assert found == [[number] for number in range(len(names))]
 
 
 @pytest.mark.parametrize("text", ["a.b.c = 1", 'x = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p"', "x = 1.5 # a. b. c."])

@@ -66,9 +66,20 @@ def test_a_shipped_suite_of_experts_has_every_token_at_each_of_its_experts(name:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("experts = [2]", "not enough values"),
-        ("batches = [0]", "tokens is 0"),
+        ("experts = [2]", r"experts = \[A, E\] are integers, A from 1 to E, not \[2\]"),
+        ("experts = [9, 8]", r"A from 1 to E, not \[9, 8\]"),
+        ("experts = [true, 8]", r"A from 1 to E, not \[True, 8\]"),
+        ("batches = [0]", "tokens are integers of at least 1, not 0"),
+        ("batches = [true]", "tokens are integers of at least 1, not True"),
+        ('batches = ["x"]', "tokens are integers of at least 1, not 'x'"),
+        ("batches = [[1]]", r"tokens are integers of at least 1, not \[1\]"),
+        ("batches = []", "`batches` is no list, or an empty one"),
+        ("batches = 4", "`batches` is no list, or an empty one"),
         ('routings = ["zipf"]', "malformed routing"),
+        ("routings = []", "`routings` is no list, or an empty one"),
+        ('routings = "one"', "`routings` is no list, or an empty one"),
+        ('name = ["a", 1]', "`name` is no text"),
+        (f'name = "{"a" * 201}"', "a name has 201 characters, 'aaaaaaaaaaaaaaaaaaaa'…: 200 at most"),
         ("width = 3", "width"),
     ],
 )
@@ -161,6 +172,10 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8\nm = 3", "unknown key 'm'"),
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8", "malformed suite bad: 'name' is missing"),
         ('problems = [{ label = "x" }]', "malformed suite bad: 'problem' is missing"),
+        ("[tokens]\ndecode = [1]\n[[product]]\nname = 3\nn = 8\nk = 8", "malformed suite bad: `name` is no text"),
+        ('problems = ["8x8x8"]\ntitle = 3', "malformed suite bad: `title` is no text"),
+        (f'problems = ["8x8x8"]\ntitle = 0x{"f" * 5000}', "malformed suite bad: `title` is no text"),
+        (f'problems = ["8x8x8"]\nsource = 0x{"f" * 5000}', "malformed suite bad: `source` is no text"),
         ("= 3", "malformed suite"),
     ],
 )

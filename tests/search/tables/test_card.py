@@ -81,7 +81,8 @@ def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
         (["recorded"], "yesterday", "recorded: expected a day as YYYY-MM-DD, found 'yesterday'"),
         (["versions"], ["2.11"], "versions: expected an object"),
         (["versions", "torch"], 2.11, "torch: expected a string, found 2.11"),
-        (["knobs"], {}, "knobs: expected at least one"),
+        (["knobs"], {}, "knobs: expected 1 to 1,000, found 0"),
+        (["knobs"], {str(number): [1] for number in range(1001)}, "knobs: expected 1 to 1,000, found 1,001"),
         (["knobs", "tile_m"], 64, "values of tile_m: expected distinct strings or distinct integers"),
         (["knobs", "tile_m"], [], "values of tile_m"),
         (["knobs", "tile_m"], [64, 64], "values of tile_m"),
@@ -97,6 +98,10 @@ def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
         (["baselines", PROBLEM, "library_us"], 10**400, "library_us: expected a positive number"),
         (["baselines", PROBLEM, "library_us"], "195", "library_us: expected a positive number, found '195'"),
         (["baselines", PROBLEM, "default", "tile_m"], 65, "its default is not a configuration"),
+        (["baselines", PROBLEM, "default", "tile_m"], "64", "its default is not a configuration"),
+        (["baselines", PROBLEM, "default", "tile_m"], [64], "its default is not a configuration"),
+        (["baselines", PROBLEM, "default", "tile_m"], {}, "its default is not a configuration"),
+        (["baselines", PROBLEM, "default", "tile_m"], nan, "its default is not a configuration"),
         (["baselines", PROBLEM, "default"], {"tile_m": 64}, "its default is not a configuration"),
     ],
 )
@@ -113,6 +118,18 @@ def test_a_card_with_a_wrong_entry_is_refused(
     with pytest.raises(TableError, match=fault) as caught:
         Table.read(invented_table.path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("written", [1, 1.0, True])
+def test_a_default_has_the_values_that_the_card_lists_however_it_writes_them(
+    invented_card: TableCard, written: object
+) -> None:
+    record = json.loads(invented_card.to_json())
+    baseline = next(iter(record["baselines"].values())) | {"default": {"a": written}}
+    record |= {"knobs": {"a": [0, 1]}, "baselines": {PROBLEM: baseline}}
+    (read,) = TableCard.from_json(json.dumps(record)).baselines.values()
+    assert read.default == {"a": 1}
+    assert type(read.default["a"]) is int
 
 
 def test_the_order_in_which_a_card_lists_values_does_not_matter(

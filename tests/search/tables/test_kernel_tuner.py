@@ -129,6 +129,17 @@ def test_what_is_stored_as_text_is_restored(values: list[Any]) -> None:
     assert [type(value) for value in read] == [type(values[0])] * len(values)
 
 
+@pytest.mark.parametrize(
+    ("size", "written"),
+    [([4096, 3], [4096, 3]), ([4096], [4096]), (["²", 3], "²x3"), (["٣", 3], "٣x3"), ("conv2d", "conv2d")],
+)
+def test_a_size_is_written_as_numbers_where_it_is_nothing_else(
+    imported: Callable[..., Table], size: object, written: object
+) -> None:
+    table = imported(CACHE | {"problem_size": size, "cache": ENTRIES})
+    assert cache_of(table, table.problems[0])["problem_size"] == written
+
+
 def test_a_cache_that_was_not_finished_is_read(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
     path.write_text(json.dumps(CACHE | {"cache": ENTRIES})[:-2] + ",\n")

@@ -217,6 +217,15 @@ def test_parameters_behind_the_entries_make_numbers_of_their_keys(tmp_path: Path
     assert table.card.knobs == {"block": (16, 32), "unroll": (0, 1)}
 
 
+def test_of_values_with_the_same_text_the_first_stands_in_a_key(tmp_path: Path) -> None:
+    entries = {key: {"time": 2.0} for key in ("16,0", "32,1")}
+    cache = CACHE | {"tune_params_keys": ["block", "unroll"], "cache": entries}
+    table = imported(tmp_path, cache | {"tune_params": {"block": [16, "16", "32", 32], "unroll": [0]}}, Told())
+    assert table.card.knobs == {"block": ("16", "32"), "unroll": ("0", "1")}
+    table = imported(tmp_path, cache | {"tune_params": {"block": [16, "16", 32, "32"], "unroll": [0, 1]}}, Told())
+    assert table.card.knobs == {"block": (16, 32), "unroll": (0, 1)}
+
+
 @pytest.mark.parametrize("upwards", [True, False])
 def test_figures_that_may_be_negative_stand_in_a_straight_line(tmp_path: Path, upwards: bool) -> None:
     scores = [-0.5, 0.7, 0.1, 0.4, 1e20, -1.0]
@@ -282,6 +291,7 @@ def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path)
         ({"tune_params_keys": ["block", "warps", "unroll"]}, "entry 0 has no parameter 'warps'"),
         ({"tune_params_keys": []}, "which values are parameters"),
         ({"tune_params_keys": ["block", "block"]}, "parameter 'block' is named twice"),
+        ({"tune_params_keys": [str(number) for number in range(1001)]}, "it has 1,001 parameters, and at most 1,000"),
         ({"cache": [1]}, "its member cache holds no entries"),
         ({"cache": {"1": 1}}, "entry 0 is no object"),
     ],

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tilescout.search.measure.measurement import LARGEST, Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
-from tilescout.search.tables.table import Table, find_tables, write_table
+from tilescout.search.tables.table import ProblemSummary, Table, find_tables, write_table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -123,6 +124,27 @@ def test_rows_are_found_by_problem_and_configuration(invented_table: Table, inve
         assert invented_table.rows(problem).tolist() == expected
 
 
+def test_rows_that_are_changed_are_found_again_as_they_were(invented_table: Table) -> None:
+    for problem in invented_table.problems:
+        before = invented_table.rows(problem)
+        expected = before.tolist()
+        before[:] = 0
+        assert invented_table.rows(problem).tolist() == expected
+
+
+def test_a_problem_is_summarised_once(invented_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Problem] = []
+    summarise = Table._summarise
+
+    def noted(table: Table, problem: Problem) -> ProblemSummary:
+        asked.append(problem)
+        return summarise(table, problem)
+
+    monkeypatch.setattr(Table, "_summarise", noted)
+    assert invented_table.summarise() == invented_table.summarise()
+    assert asked == invented_table.problems
+
+
 def test_a_configuration_that_was_not_tried_has_no_row(invented_table: Table, invented_rows: list[Row]) -> None:
     configuration, problem, _ = invented_rows[0]
     tried = {c for c, p, _ in invented_rows if p == problem}
@@ -131,6 +153,7 @@ def test_a_configuration_that_was_not_tried_has_no_row(invented_table: Table, in
     assert invented_table.row(untried, problem) is None
     assert invented_table.row({**configuration, "tile_m": 65}, problem) is None
     assert invented_table.row({"tile_m": 64}, problem) is None
+    assert invented_table.row({**configuration, "more": 1}, problem) is None
 
 
 def test_a_problem_that_the_table_lacks_is_refused_with_those_it_holds(invented_table: Table) -> None:

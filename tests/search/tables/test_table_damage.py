@@ -86,6 +86,10 @@ def test_any_flipped_bit_is_noticed(invented_table: Table) -> None:
         (lambda data: data.append_column("tile_x", data["tile_m"]), "unexpected column tile_x"),
         (lambda data: data.append_column("problem", data["problem"]), "column problem is there 2 times"),
         (
+            lambda data: data.append_column("problem", data["problem"]).append_column("x", data["status"]),
+            "unexpected column x",
+        ),
+        (
             lambda data: with_column(data, "tile_m", data["tile_m"].to_pylist(), pa.int64()),
             "column tile_m: expected int32",
         ),
