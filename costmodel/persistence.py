@@ -39,6 +39,7 @@ _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 1
 _NAMED = 10  # models of a folder, in a message
 _ARCHIVE = b"PK"  # the first bytes of an .npz file
 _LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
+_LEAST_CONSTANT = 2**-53  # a clock that stands still would be divided by
 _KEPT = 4  # models that were read last: those of both spaces of a suite's problems, and of the library
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 _DEEPEST = 500  # nodes from a root to a leaf: a prediction passes over all rows for each; in the shipped models 43
@@ -199,9 +200,10 @@ def _read_model(path: Path, state: tuple[int, ...]) -> tuple[SavedModel, ModelCa
                 f"{FORMAT}; train it anew with `tilescout train`"
             )
         card = replace(_card(about["card"]), sha256=hashlib.sha256(content).hexdigest())
-        names, errors = _names(about["names"]), _numbers(Errors, about["errors"])
+        names, errors = _names(about["names"]), _numbers(Errors, about["errors"], 0)
         constants = {
-            name: None if told is None else _numbers(Constants, told) for name, told in about["constants"].items()
+            name: None if told is None else _numbers(Constants, told, _LEAST_CONSTANT)
+            for name, told in about["constants"].items()
         }
         forest = _forest(arrays, names, constants["forest"]) if "forest" in constants else None
         networks = _networks(arrays, names, constants["networks"]) if "networks" in constants else None
@@ -279,10 +281,10 @@ def _names(found: Sequence[Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _numbers(kind: type[Numbers], record: Mapping[str, Any]) -> Numbers:
+def _numbers(kind: type[Numbers], record: Mapping[str, Any], least: float) -> Numbers:
     for name, value in record.items():
-        if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
-            raise TypeError(f"its {name} is no number")
+        if type(value) not in (int, float) or not least <= value <= _LARGEST_NUMBER:
+            raise TypeError(f"its {name} is no number that it can be")
     return kind(**record)
 
 

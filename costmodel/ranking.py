@@ -126,8 +126,12 @@ class Networks:
         return replace(self, members=self.members[:members])
 
     @one_thread()
+    @np.errstate(over="ignore", invalid="ignore")
     def predict(self, features: Features) -> tuple[Floats, Floats]:
-        """The mean log time, and the variance between networks, each of shape [configurations]."""
+        """The mean log time, and the variance between networks, each of shape [configurations].
+
+        They are infinite, or no numbers, if those of damaged networks are too large: a `Prediction` refuses them.
+        """
         said = np.empty((len(self.members), len(features)))
         # 258,007 configurations take 0.20 s of CPU time, and 0.37 s in double precision, most of it for exponentials.
         # Log times differ by less than 1e-7 (2026-11-28).
@@ -135,6 +139,7 @@ class Networks:
             [(weight.astype(np.float32), bias.astype(np.float32)) for weight, bias in layers] for layers in self.members
         ]
 
+        @np.errstate(over="ignore", invalid="ignore")  # once more: it holds for one thread
         def forward(rows: slice) -> None:
             values = np.ascontiguousarray(features.values[rows])  # the last bits of a product depend on the order
             inputs = np.clip((values - self.centre) / self.scale, -REACH, REACH).astype(np.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tilescout.search.tables.table import ProblemSummary, Table
-from tilescout.search.tracking import Logged, log_experiment, markdown_table
+from tilescout.search.tracking import Logged, as_text, log_experiment, markdown_table
 from tilescout.search.tracking.mlflow_hooks import View
 
 _VIEW = View(("rows", "mean_best_speedup", "mean_default_speedup", "failed"), ("space", "suite", "device"))
@@ -43,9 +43,10 @@ def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) 
         "mean_best_speedup": _mean(best),
         "mean_default_speedup": _mean(default),
     }
-    about = f"**{card.space}** on {card.product}, protocol {card.protocol}: {card.selection}"
+    how = as_text(f"protocol {card.protocol}: {card.selection}")
+    about = f"**{as_text(card.space)}** on {as_text(card.product)}, {how}"
     shown = [[str(cell) if not isinstance(cell, float) else f"{cell:.4g}" for cell in row] for row in rows]
-    description = f"{about}\n\nSpeeds are over {card.library}'s.\n\n{markdown_table(_ROW, shown)}"
+    description = f"{about}\n\nSpeeds are over {as_text(card.library)}'s.\n\n{markdown_table(_ROW, shown)}"
     with TemporaryDirectory(prefix="tilescout-") as temporary:
         folder = Path(temporary)
         with (folder / "summary.csv").open("w", newline="") as file:

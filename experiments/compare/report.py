@@ -204,20 +204,20 @@ def log_comparison(
 
 def describe(comparison: Comparison) -> str:
     """A comparison in Markdown: the verdict, the strategies by score, and what the figures can't say."""
-    from tilescout.search.tracking import markdown_table
+    from tilescout.search.tracking import as_code, as_text, markdown_table
 
     head = ("strategy", "score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms")
-    rows = [(f"`{standing.name}`", *_cells(standing)) for standing in comparison.standings]
-    answers = [(f"`{standing.name}`", *_answers(standing)) for standing in comparison.standings if standing.runs]
+    rows = [(as_code(standing.name), *_cells(standing)) for standing in comparison.standings]
+    answers = [(as_code(standing.name), *_answers(standing)) for standing in comparison.standings if standing.runs]
     told = markdown_table(("strategy", *(name.replace("\n", " ") for name in _ANSWERS_HEAD)), answers)
     parts = [
-        f"**{verdict(comparison)}**" if verdict(comparison) else "",
+        f"**{as_text(verdict(comparison))}**" if verdict(comparison) else "",
         comparison.asked,
         markdown_table(head, rows),
         _CAPTION,
     ]
     parts += [told, _ANSWERS_CAPTION, comparison.peers]
-    return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
+    return "\n\n".join(part for part in (*parts, *map(as_text, comparison.warnings)) if part)
 
 
 def _log_standing(client: Any, run_id: str, standing: Standing) -> None:

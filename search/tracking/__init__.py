@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
+    from tilescout.search.tracking.description import as_code, as_text
     from tilescout.search.tracking.experiment import Logged, delete_study, log_experiment, log_run, markdown_table
     from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, TRIAL_TAG, UI_MODE
     from tilescout.search.tracking.models import log_model
@@ -48,6 +49,8 @@ __all__ = [
     "TrackingError",
     "address",
     "artifact_folder",
+    "as_code",
+    "as_text",
     "check_installed",
     "default_store",
     "delete_study",
@@ -70,6 +73,8 @@ __getattr__, __dir__ = public_names(
     __name__,
     {
         **dict.fromkeys(("Logged", "delete_study", "log_run", "markdown_table"), "experiment"),
+        "as_code": "description",
+        "as_text": "description",
         "log_experiment": "experiment",
         "PARENT_TAG": "fields",
         "STUDY_TAG": "fields",

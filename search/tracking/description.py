@@ -12,9 +12,9 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, plain
 
-_MARKUP = re.compile(r"([\\`*_\[\]<>|~#])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~#&])")
 
 
 HINDSIGHT = "it was trained on measurements of this very problem: what it expects here is no prediction"
@@ -23,8 +23,8 @@ HINDSIGHT = "it was trained on measurements of this very problem: what it expect
 def opening(info: StudyInfo) -> str:
     """The first part of the description, which is known when the study starts."""
     return (
-        f"**{_plain(str(info.problem))}** on **{_plain(info.device)}**: `{info.space}` searched by `{info.sampler}`, "
-        f"seed {info.seed}; {_plain(source(info))}\n"
+        f"**{as_text(str(info.problem))}** on **{as_text(info.device)}**: {as_code(info.space)} searched by "
+        f"{as_code(info.sampler)}, seed {info.seed}; {as_text(source(info))}\n"
     )
 
 
@@ -101,9 +101,9 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             opening(info),
             _cells(
                 "",
-                f"time ({info.provenance.unit})",
+                f"time ({as_text(info.provenance.unit)})",
                 info.problem.rate.unit.symbol,
-                f"× {_plain(info.library)} [95 %]",
+                f"× {as_text(info.library)} [95 %]",
                 "× default [95 %]",
             ),
             "| --- | ---: | ---: | ---: | ---: |",
@@ -112,22 +112,22 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             _library_row(info, reference),
             *(_row_of_others(name, ratio, info, reference) for name, ratio in others(result)),
             "",
-            f"- default configuration: `{info.default}`",
+            f"- default configuration: {as_code(info.default)}",
             f"- {number_of(len(result.trials), 'trial')}{among}, {failed} of them failed, {pruned} pruned; "
             f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
             f"{result.seconds:.1f} s in the last run of the search",
             "- GPU time: " + _listed({k: v for k, v in result.account.items() if k != "compile"}),
             *([f"- that run: {_listed(result.wall)}"] if result.wall else []),
-            *([f"- stopped by itself: {_plain(result.stopped)}"] if result.stopped else []),
-            *([f"- {_plain(doubt)}"] if (doubt := unexplained(result)) is not None else []),
-            *([f"- cost model: {_plain(HINDSIGHT)}"] if info.hindsight else []),
+            *([f"- stopped by itself: {as_text(result.stopped)}"] if result.stopped else []),
+            *([f"- {as_text(doubt)}"] if (doubt := unexplained(result)) is not None else []),
+            *([f"- cost model: {as_text(HINDSIGHT)}"] if info.hindsight else []),
             f"- [all trials, the fastest first]({_table(place)}); their knobs: Columns, Parameters",
             f"- [artifacts]({page}): the trials (`trials.csv`), the result (`best_configuration.json`), the plots",
             *(f"\n![{CAPTIONS[name]}](get-artifact?path={name}.png&run_uuid={place.run})" for name in plots),
         ]
     )
-    found = f"Best configuration: `{best.configuration}`\n" if best is not None else ""
-    head = f"{found}**{_plain(verdict(result))}**"
+    found = f"Best configuration: {as_code(best.configuration)}\n" if best is not None else ""
+    head = f"{found}**{as_text(verdict(result))}**"
     return head + _link(result, place.trials, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
 
 
@@ -135,9 +135,17 @@ def _listed(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
 
 
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return _MARKUP.sub(r"\\\1", text)
+def as_text(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return _MARKUP.sub(r"\\\1", plain(text))
+
+
+def as_code(text: object) -> str:
+    """Text on one line that Markdown shows as code: more backticks begin and end it than stand together in it."""
+    shown = plain(text)
+    longest = max(map(len, re.findall("`+", shown)), default=0)
+    fence, room = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{room}{shown}{room}{fence}"
 
 
 def _row(title: str, trial: TrialRecord | None, info: StudyInfo, faster: Estimate | None) -> str:
@@ -163,7 +171,7 @@ def _library_row(info: StudyInfo, default: Timing | None) -> str:
     against = Estimate(default.ratio, default.ratio_low, default.ratio_high) if default is not None else None
     rate = fields.rate(info.problem, info.library_us)
     over = interval(against) if against is not None else "–"
-    return _cells(_plain(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
+    return _cells(as_text(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
 
 
 def others(result: StudyResult) -> list[tuple[str, Estimate]]:
@@ -176,7 +184,7 @@ def _row_of_others(name: str, ratio: Estimate, info: StudyInfo, default: Timing 
     time_us = ratio.value * info.library_us
     over = f"{default.ratio / ratio.value:.3f}" if default is not None else "–"
     rate = fields.rate(info.problem, time_us)
-    return _cells(_plain(name), f"{time_us:.2f}", rate, interval(ratio.inverse()), over)
+    return _cells(as_text(name), f"{time_us:.2f}", rate, interval(ratio.inverse()), over)
 
 
 def _cells(*texts: str) -> str:

@@ -8,7 +8,7 @@ from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import HINDSIGHT, interval, others, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, printable
 
 GENERATOR = b'<meta name="generator" content="tilescout">'
 """The mark of such a page, within its first kilobyte."""
@@ -20,7 +20,8 @@ _LEFT_OUT = frozenset({"space_index", "library_us", "pairs", "time_over_library"
 def to_html(result: StudyResult) -> str:
     """The page: the verdict, the best beside the default, plots, trials, failures and the environment.
 
-    It loads nothing, and everything in it that came from the study is escaped. Call it from the main thread.
+    It loads nothing, and everything in it that came from the study is escaped; of its characters that do not print,
+    only ends of lines are as they were. Call it from the main thread.
     """
     from jinja2 import Environment
     from markupsafe import Markup
@@ -28,7 +29,7 @@ def to_html(result: StudyResult) -> str:
     info, best = result.info, result.best
     plots = {name: Markup(to_svg(name, figure)) for name, figure in draw(result, importance(result)).items()}
     rows = [{name: value for name, value in row.items() if name not in _LEFT_OUT} for row in trial_rows(result)]
-    engine = Environment(autoescape=True)
+    engine = Environment(autoescape=True, finalize=_printable)
     engine.filters["cell"] = _cell
     template = engine.from_string(files("tilescout.search.tracking").joinpath("page.html").read_text("utf-8"))
     return template.render(
@@ -121,6 +122,13 @@ def _environment(result: StudyResult) -> dict[str, str]:
 
 def _is_number(value: object) -> bool:
     return value is None or isinstance(value, int | float)
+
+
+def _printable(value: object) -> object:
+    """The value as a template shows it: a page may be read in a terminal, too."""
+    from markupsafe import Markup
+
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from tilescout.search.tracking.description import as_code, as_text
 from tilescout.search.tracking.fields import param_name
 from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.inputs import parse_json
@@ -45,6 +47,30 @@ def test_plain_text_is_one_line_that_prints(text: str) -> None:
     assert plain(text).isprintable()
     assert str(TilescoutError(text)) == plain(text)
     assert plain(plain(text)) == plain(text)
+
+
+MARKUP = [
+    "v` ![p](http://x/p.png) <img src=x onerror=alert(1)> `",
+    "n\n\n# a heading\n\n",
+    "``",
+    "a|b",
+    "&lt;b&gt;",
+    "\\`",
+]
+
+
+@given(text=st.text() | st.sampled_from([*NASTY, *MARKUP]) | st.text("`\\*_[]<>|~#&!() \nx"))
+def test_markdown_shows_text_as_it_is(text: str) -> None:
+    def shown(markdown: str) -> tuple[set[str], str]:
+        (_, paragraph, _) = MarkdownIt().parse(markdown)
+        parts = [part for part in paragraph.children or [] if part.content]
+        return {part.type for part in parts}, "".join(part.content for part in parts)
+
+    kinds, content = shown(f"x{as_text(text)}x")
+    assert kinds <= {"text", "text_special"}
+    assert content == f"x{plain(text)}x"
+    if plain(text):
+        assert shown(as_code(text)) == ({"code_inline"}, plain(text))
 
 
 @given(texts=st.lists(st.text() | st.sampled_from(NASTY), min_size=2, max_size=2, unique=True))
@@ -137,6 +163,7 @@ def test_tables_of_others(forked_scene: "ForkedScene", hostile_table: str) -> No
     assert len(studies) == 3
     for study in studies:
         forked_scene.survives("report", study, "--out", f"{study.stem}.html", codes=(0,))
+        shown((forked_scene.folder / f"{study.stem}.html").read_text())
 
     assert sorted(path for path in forked_scene.folder.parent.iterdir()) == before
 
