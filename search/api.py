@@ -183,7 +183,7 @@ def tune(
     """
     check_device(device)
     if sampler is not None:
-        check_sampler(sampler)
+        check_sampler(sampler, settings or {})
     check_settings(settings or {})
     live = patient_with(peers, live or LiveOptions())
     store, table = check_store(named_folder(store)), Path(table) if table is not None else None

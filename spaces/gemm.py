@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.problems import DTYPES, DType, Problem
+from tilescout.spaces.texts import quoted
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 INPUTS = ("bf16", "fp16", "e4m3")
 OUTPUTS = ("bf16", "fp16", "fp32")
+_OUTPUTS_ALONE = "fp32 is for outputs only, as in bf16-fp32"
 LAYOUTS = ("kk", "kn", "mk", "mn")
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -110,7 +112,10 @@ class GemmProblem(Problem):
             if getattr(self, name) not in allowed:
                 kind = "type" if name in ("dtype", "out") else name
                 known = ", ".join(choice for choice in allowed if choice)
-                raise ProblemError(f"problem {self}: unknown {kind} {getattr(self, name)!r}, allowed are {known}")
+                for_outputs = f"; {_OUTPUTS_ALONE}" * (name == "dtype" and self.dtype in OUTPUTS)
+                raise ProblemError(
+                    f"problem {self}: unknown {kind} {getattr(self, name)!r}, allowed are {known}{for_outputs}"
+                )
         if self.element.bytes == 1 and self.layout != "kk":
             raise ProblemError(f"problem {self}: {self.dtype} operands have layout kk, not {self.layout}")
         if self.fast and self.element.bytes != 1:
@@ -139,17 +144,17 @@ class GemmProblem(Problem):
     def parse(cls, text: str) -> "GemmProblem":
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: {_unknown(text) or f'expected {_FORM}'}")
+            raise ProblemError(f"malformed problem {quoted(text)}: {_unknown(text) or f'expected {_FORM}'}")
         parts = (match["epilogue"] or "").split("+")
         activation, *more = [part for part in parts if part in ACTIVATIONS] or [""]
         if more:
-            raise ProblemError(f"malformed problem {short(text)}: it has the activations {activation} and {more[0]}")
+            raise ProblemError(f"malformed problem {quoted(text)}: it has the activations {activation} and {more[0]}")
         m, n, k, batch = (int(match[name] or cls.batch) for name in ("m", "n", "k", "batch"))
         dtype, out, layout = (match[name] or getattr(cls, name) for name in ("dtype", "out", "layout"))
         fast = match["fast"] is not None
         problem = cls(m, n, k, batch, dtype, out, layout, "alpha" in parts, "bias" in parts, activation, fast)
         if problem.epilogue != (match["epilogue"] or ""):
-            raise ProblemError(f"malformed problem {short(text)}: write its epilogue as {problem.epilogue}")
+            raise ProblemError(f"malformed problem {quoted(text)}: write its epilogue as {problem.epilogue}")
         return problem
 
     @classmethod
@@ -354,8 +359,8 @@ def _unknown(text: str) -> str:
     if word is None:
         return ""
     return (
-        f"unknown {short(word)}, allowed are types ({', '.join(types)}), {_FAST}, layouts ({', '.join(LAYOUTS)}) and "
-        f"epilogues ({', '.join(_OPERATIONS)}, joined by +)"
+        f"unknown {short(word)}, allowed are types ({', '.join(INPUTS)}; {_OUTPUTS_ALONE}), {_FAST}, "
+        f"layouts ({', '.join(LAYOUTS)}) and epilogues ({', '.join(_OPERATIONS)}, joined by +)"
     )
 
 

@@ -14,7 +14,7 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import UniformProblem
 from tilescout.spaces.routing import KINDS, MOST_EXPERTS, Routing
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, quoted
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class GroupedProblem(UniformProblem):
     def parse(cls, text: str) -> Self:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: {_unknown(text) or f'expected {_FORM}'}")
+            raise ProblemError(f"malformed problem {quoted(text)}: {_unknown(text) or f'expected {_FORM}'}")
         experts, tokens, n, k = (int(match[name]) for name in ("experts", "tokens", "n", "k"))
         routing = Routing.parse(match["routing"]) if match["routing"] else Routing()
         first, last = match["first"] or cls.first_draw, match["last"] or cls.last_draw

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from reprlib import repr as short
 from typing import NoReturn
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.problems import DType, Problem
+from tilescout.spaces.texts import quoted
 
 _TEXT = re.compile(r"[\w.+:-]{1,200}")
 _DIMENSIONS = re.compile(r"\d{1,15}(x\d{1,15})*(?![\w.])")
@@ -36,7 +36,7 @@ class NamedProblem(Problem):
 
     def __post_init__(self) -> None:
         if not _TEXT.fullmatch(self.name):
-            raise ProblemError(f"malformed problem {short(self.name)}: expected letters, digits and _ . + : -")
+            raise ProblemError(f"malformed problem {quoted(self.name)}: expected letters, digits and _ . + : -")
 
     def __str__(self) -> str:
         return self.name

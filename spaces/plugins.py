@@ -4,14 +4,18 @@ Nothing of a package is imported before its space or sampler is asked for, so th
 """
 
 import importlib
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 from tilescout.spaces.errors import SpaceError, TilescoutError
 from tilescout.spaces.faults import described
+from tilescout.spaces.processes import own_folders
+from tilescout.spaces.texts import alternatives
 
 SPACES = "tilescout.spaces"
 """The entry point group of spaces."""
@@ -92,7 +96,33 @@ def load(target: str, error: type[TilescoutError]) -> Any:
     try:
         return find(target)
     except (Exception, SystemExit) as cause:  # whatever code of others raises when it is imported; a script may end
-        raise error(f"can't load {target!r}: {described(cause)}") from cause
+        raise error(f"can't load {target!r}: {described(cause)}{advice(target, cause)}") from cause
+
+
+def advice(target: str, cause: BaseException) -> str:
+    """Advice on a ``module:attribute`` that a person mistyped, behind the message of what importing it raised.
+
+    Empty where the module was found and failed by itself.
+    """
+    module, _, attribute = target.partition(":")
+    if isinstance(cause, ModuleNotFoundError) and cause.name and f"{module}.".startswith(f"{cause.name}."):
+        if module.endswith(".py"):
+            return f"; a module is written without .py: {module.removesuffix('.py')}:{attribute}"
+        if "." not in cause.name:  # below a package, that is where Python looked
+            return f"; Python looked in {_places()}: mend the name, or add the module's folder to PYTHONPATH"
+    found = sys.modules.get(module)
+    if isinstance(cause, AttributeError) and found is not None and not hasattr(found, attribute):
+        names = [name for name, value in vars(found).items() if name[0] != "_" and not isinstance(value, ModuleType)]
+        return f"; it has {alternatives(attribute, names, most=3)}"
+    return ""
+
+
+def _places() -> str:
+    """Where modules are looked for: what is Python's own as one place, since a message is short."""
+    own = (sys.prefix, sys.base_prefix)
+    folders = [path or "the working directory" for path in map(str, sys.path) if not path.startswith((*own, "__"))]
+    last = [f"last in the working directory {folder}" for folder in own_folders()]
+    return ", ".join([sys.prefix, *dict.fromkeys(folders), *last])
 
 
 def new_instance(path: str, kind: type, example: str) -> Any:

@@ -8,11 +8,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from reprlib import repr as short
 from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.problems import TERABYTES, Rate, UniformProblem
+from tilescout.spaces.texts import quoted
 from tilescout.spaces.workloads import COPY, Tensors, Workload
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RowwiseProblem(UniformProblem):
     def parse(cls, text: str) -> Self:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
+            raise ProblemError(f"malformed problem {quoted(text)}: expected {_FORM}")
         return cls(int(match["rows"]), int(match["columns"]), match["dtype"] or cls.dtype)
 
     @classmethod

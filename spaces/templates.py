@@ -29,7 +29,7 @@ from tilescout.spaces.launched import Launched, codes_known, compiled_as, kernel
 from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.texts import check_several
+from tilescout.spaces.texts import alternatives, check_several
 from tilescout.spaces.workloads import Workload, load_workload
 
 if TYPE_CHECKING:
@@ -450,7 +450,8 @@ def find_template(name: str, named: Named = NONE_NAMED) -> KernelTemplate:
     if ":" in name:
         raise SpaceError(f"space {short(name)} is code in a module of its own: it is not imported unless you name it")
     if name not in registered.usable:
-        raise SpaceError(f"unknown space {name!r}, known are {', '.join(template_names())}, or any as module:Class")
+        known = f"{alternatives(name, template_names())} (`tilescout spaces` lists all)"
+        raise SpaceError(f"unknown space {name!r}, known are {known}, or any as module:Class")
     found = registered.usable[name]
     try:
         template = _load(found.target)

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Sequence
 from difflib import SequenceMatcher
+from reprlib import Repr
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Each of these takes linear time, whatever the text is: a message may quote what somebody else wrote.
@@ -17,6 +18,8 @@ _NAME = re.compile(r"[?&;]([^\s=&?;]*)=", re.ASCII)
 _SECRET = re.compile("pass|pwd|secret|token|key|credential|auth|sig", re.IGNORECASE)
 _VALUE = re.compile(r"[^\s&#'\"]*", re.ASCII)
 _LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
+_QUOTES = Repr()
+_QUOTES.maxstring = 82  # 80 characters and the quotes
 
 
 def number_of(count: int, thing: str, things: str = "") -> str:
@@ -31,6 +34,11 @@ def plain(text: object) -> str:
     escape, as in Python.
     """
     return printable(" ".join(_COLOURS.sub("", str(text)).split()))
+
+
+def quoted(text: str) -> str:
+    """A text in a message, in quotes: all of it, or the ends of one of more than 80 characters."""
+    return _QUOTES.repr(text)
 
 
 def is_one_line(text: str) -> bool:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from tilescout.experiments.commands.completion import SUBSPACE, TABLE, complete_suites
 from tilescout.experiments.commands.options import (
+    Once,
     cluster_option,
     collected,
     examples,
@@ -42,8 +43,8 @@ from tilescout.experiments.commands.tables import record_of
 from tilescout.experiments.progress import LineProgress, waiting
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
+from tilescout.search.campaigns.collection import check_unfinished, journal_path
 from tilescout.search.campaigns.collection import collect as run_campaign
-from tilescout.search.campaigns.collection import journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.selection import make_engine
@@ -113,6 +114,7 @@ class CollectRequest:
 @space_argument
 @click.option(
     "--suite",
+    cls=Once,
     required=True,
     shell_complete=complete_suites,
     help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.",
@@ -188,6 +190,7 @@ def collect(asked: CollectRequest) -> None:
         raise TableError(f"a table is a {SUFFIX} file, not {asked.out}")
     if not asked.out.parent.is_dir():
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
+    check_unfinished(asked.out)
     check_mlflow(asked.mlflow_uri, asked.store)
     for given in (asked.also, asked.table):
         if given is not None:

@@ -10,6 +10,7 @@ from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     Finite,
     Folder,
+    Once,
     collected,
     examples,
     json_option,
@@ -22,6 +23,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.experiments.commands.outputs import check_mlflow, check_result, console_beside, write_result
 from tilescout.experiments.compare.api import DEFAULT_SEEDS, DEFAULT_TIMEOUT, DEFAULT_TRIALS
 from tilescout.experiments.compare.api import compare as run_comparison
+from tilescout.experiments.compare.contenders import OTHERS
 from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
@@ -64,13 +66,15 @@ class CompareRequest:
 @click.option("--problem", "problems", multiple=True, metavar="NAME", help="Only this problem; repeatable.")
 @click.option(
     "--samplers",
+    cls=Once,
+    instead="several stand in one list, A,B",
     callback=typed_samplers,
     default=DEFAULT_SAMPLERS,
     show_default=True,
     metavar="A,B,...",
     shell_complete=complete_samplers,
-    help="Samplers, kernel_tuner.STRATEGY, helion.SEARCH, ranking.NAME or ranking.FILE.json, each with "
-    ":OPTION=VALUE behind it; a sampler may be your own, module:Class.",
+    help=f"Samplers, {OTHERS}, each with :OPTION=VALUE behind it; :seeds=N is the most searches per problem. A sampler "
+    "may be your own, module:Class.",
 )
 @click.option(
     "--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True, help="Trials per search."

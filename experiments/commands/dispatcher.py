@@ -51,7 +51,7 @@ from tilescout.spaces.texts import file_name, number_of
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
-_FORM = "NxK[:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], as 6144x4096:bf16"
+_FORM = "NxK[xBATCH][:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], as 6144x4096:bf16"
 _SECONDS = 70.0
 _EVEN_M = 1 << 10  # rows that no alignment stands against
 
@@ -98,7 +98,12 @@ class DispatcherRequest:
     )
 )
 @space_argument
-@click.option("--product", required=True, metavar="NxK[:...]", help="n and k, and the types, layout and epilogue.")
+@click.option(
+    "--product",
+    required=True,
+    metavar="NxK[xBATCH][:...]",
+    help="n and k, the number of products in a batch, and the types, layout and epilogue.",
+)
 @click.option(
     "--kernels", type=click.IntRange(1, MOST_KERNELS), default=8, show_default=True, help="Most kernels to keep."
 )
@@ -164,8 +169,8 @@ def dispatcher(asked: DispatcherRequest) -> None:
     except ProblemError as error:
         said = re.sub("problem ('?)1x", r"product \1", str(error), count=1)
         raise ProblemError(re.sub(": expected .*", f": expected {_FORM}", said)) from error
-    if problem.batch > 1:  # somebody may have named m as well
-        _LOG.warning("%s is n, k and a batch of %s products", asked.product.partition(":")[0], f"{problem.batch:,}")
+    batch = f", a batch of {problem.batch:,} products" if problem.batch > 1 else ""  # somebody may have named m as well
+    Console(stderr=True).say(f"n = {problem.n:,}, k = {problem.k:,}{batch}")
     _check_every_m(template, problem, asked.product)
     found = _built(asked, template, problem)
     place = asked.out or place_in(asked.store / "dispatchers", found)

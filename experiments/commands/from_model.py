@@ -19,6 +19,7 @@ from tilescout.spaces.faults import described
 from tilescout.spaces.gated import PLACES
 from tilescout.spaces.gemm import INPUTS, OUTPUTS, GemmProblem
 from tilescout.spaces.grouped import DRAWS, GroupedProblem
+from tilescout.spaces.plugins import advice
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.scaled import EPILOGUE as SCALED
@@ -126,7 +127,7 @@ def load_factory(text: str, of_tokens: bool = False) -> Callable[..., Any]:
     try:
         factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # code of others
-        raise ProblemError(f"can't import {text}: {described(error)}") from error
+        raise ProblemError(f"can't import {text}: {described(error)}{advice(text, error)}") from error
     try:
         inspect.signature(factory).bind(*([1] if of_tokens else []))
     except (TypeError, ValueError) as error:

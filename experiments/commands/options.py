@@ -3,7 +3,7 @@
 import functools
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from reprlib import repr as short
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.commands.epilog import examples as examples  # of every command
@@ -57,6 +58,39 @@ def typed_samplers(context: click.Context, parameter: click.Parameter, samplers:
     named = (text for text in samplers.split(",") if "=" not in text.partition(":")[2].partition(":")[0])
     find_modules_here(*named)  # not of lfbo:copies=5
     return samplers
+
+
+class Once(click.Option):
+    """An option that is given once: of several, click takes the last one without a word.
+
+    Parameters
+    ----------
+    instead
+        What somebody who gives it twice may want.
+    """
+
+    def __init__(self, *args: Any, instead: str = "", **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.instead = instead
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Collect all that is given."""
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """The value that was given, or another source's.
+
+        Raises
+        ------
+        UsageError
+            If several were given.
+        """
+        name = self.name or ""
+        given = opts.get(name, [])
+        if len(given) > 1:
+            more = f": {self.instead}" if self.instead else ""
+            raise click.UsageError(f"{self.opts[0]} is given {len(given)} times, and takes one value{more}", ctx)
+        return super().consume_value(ctx, {**opts, name: given[0]} if given else opts)
 
 
 class Finite(click.FloatRange):
@@ -158,7 +192,7 @@ seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
 )
 problem_option = click.option(
-    "--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."
+    "--problem", cls=Once, required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."
 )
 set_option = click.option(
     "--set",

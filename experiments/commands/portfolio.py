@@ -14,6 +14,7 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.portfolio import CAP, Portfolio, choose_portfolio
 from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
+    Once,
     collected,
     device_option,
     examples,
@@ -103,6 +104,7 @@ class Regrets:
 )
 @click.option(
     "--suite",
+    cls=Once,
     shell_complete=complete_suites,
     help="Choose for the problems of this suite, by predicted times of the tables' kernels.",
 )

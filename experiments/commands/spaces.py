@@ -11,6 +11,7 @@ from tilescout.experiments.commands.outputs import check_result, console_beside,
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.gemm_sm90.unmeasured import MARGIN, UNSURE_US
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, Unmeasured, find_template, load_template, template_names
@@ -25,7 +26,11 @@ from tilescout.spaces.texts import number_of
     )
 )
 @click.argument("space", required=False, shell_complete=complete_spaces)
-@click.option("--problem", help="Say how many configurations are legal for this problem, and the default one.")
+@click.option(
+    "--problem",
+    help="Say how many configurations are legal for this problem, which is the default, and what to run if nothing may "
+    "be measured: a kernel, or the library where none is expected to be faster by a margin.",
+)
 @device_option
 @json_option
 def spaces(space: str | None, problem: str | None, device: str, json_path: Path | None) -> None:
@@ -60,11 +65,14 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         console.say(f"default: {default}{_fault_of(default, legal)}")
         answer = template.default_or_library(parsed, found)
         if answer is None:
-            console.say("unmeasured, run the library: no kernel is expected to be faster by a margin")
+            console.say(
+                "if nothing may be measured: run the library, since no kernel is expected to be faster by "
+                f"{MARGIN:.0%} and {UNSURE_US:g} µs besides"
+            )
         elif answer.gain is not None:
             console.say(
-                f"unmeasured, run {answer.space}, expected at {math.exp(answer.gain):.2f} times the library's speed: "
-                f"{answer.configuration}"
+                f"if nothing may be measured: run {answer.space}, expected at {math.exp(answer.gain):.2f} times the "
+                f"library's speed: {answer.configuration}"
             )
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
         record |= {"unmeasured": None if answer is None else {"space": answer.space, **_told(answer)}}

@@ -12,6 +12,7 @@ from tilescout.experiments.commands.completion import TABLE, complete_samplers, 
 from tilescout.experiments.commands.options import (
     Finite,
     Named,
+    Once,
     cluster_option,
     collected,
     examples,
@@ -66,9 +67,15 @@ class _TuneCommand(click.Command):
     ),
 )
 @space_argument
-@click.option("--problem", help="What to compute, for example 4096x4096x4096:bf16.")
+@click.option(
+    "--problem",
+    cls=Once,
+    instead="a suite in a file (--suite FILE.toml) names several",
+    help="What to compute, for example 4096x4096x4096:bf16.",
+)
 @click.option(
     "--suite",
+    cls=Once,
     shell_complete=complete_suites,
     help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.",
 )
@@ -103,6 +110,8 @@ class _TuneCommand(click.Command):
 )
 @click.option(
     "--sampler",
+    cls=Once,
+    instead="`tilescout compare` plays several",
     callback=typed_samplers,
     metavar="NAME[:OPTION=VALUE...]",
     help=f"The strategy: one of {', '.join(SAMPLERS)}, or your own as module:Class; options follow it, as in "

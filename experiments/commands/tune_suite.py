@@ -64,7 +64,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
 
     check_device(asked.device)
     if asked.sampler is not None:
-        check_sampler(asked.sampler)
+        check_sampler(asked.sampler, asked.settings)
     check_settings(asked.settings)
     template = named_template(asked.space, asked.table)
     get_ready(asked.device, template if asked.standby and asked.cluster is None else None)

@@ -22,7 +22,14 @@ from tilescout.experiments.compare.helion import HelionSearch
 from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 from tilescout.experiments.compare.ranked_list import RankedList
 from tilescout.experiments.compare.sampler import SamplerContender
-from tilescout.search.samplers import AnySampler, SpaceSampler, find_sampler, parse_sampler
+from tilescout.search.samplers import (
+    SAMPLERS,
+    AnySampler,
+    SpaceSampler,
+    find_sampler,
+    other_samplers,
+    parse_sampler,
+)
 from tilescout.search.samplers.options import Option, parse_options, read_options
 from tilescout.search.studies.folders import STORE
 from tilescout.spaces.errors import SamplerError
@@ -39,6 +46,11 @@ _PREFIXES: Mapping[str, Callable[[str, dict[str, str], int, Path], Contender]] =
     "flashinfer.autotuner": FlashInferAutotuner,
     "ranking.": RankedList,
 }
+
+OTHERS = (
+    "kernel_tuner.STRATEGY, helion.SEARCH, quack.autotuner, flashinfer.autotuner, ranking.NAME or ranking.FILE.json"
+)
+"""How those that are no samplers are written."""
 
 
 def parse_contender(text: str, models: Path = MODELS) -> Contender:
@@ -85,6 +97,16 @@ def check_contenders(samplers: Sequence[AnySampler], models: Path = MODELS) -> l
         contender = contender_of(sampler, models)
         if contender.name in [other.name for other in contenders]:
             raise SamplerError(f"{contender.name} is named twice")
+        if isinstance(contender, SamplerContender) and isinstance(contender.sampler, str):
+            _check_known(contender.sampler)
         contender.check()
         contenders.append(contender)
     return contenders
+
+
+def _check_known(name: str) -> None:
+    """Refuse a name that is no sampler's with all that a comparison takes: more than a search does."""
+    if ":" not in name and name not in SAMPLERS and name not in other_samplers().refused:
+        raise SamplerError(
+            f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, any as module:Class, or {OTHERS}"
+        )

@@ -26,6 +26,20 @@ def journal_path(out: Path) -> Path:
     return out.with_suffix(".journal")
 
 
+def check_unfinished(out: Path) -> None:
+    """Refuse a table that is there already, unless a campaign is to go on with it: to be asked before all else.
+
+    Raises
+    ------
+    StoreError
+        If there is one.
+    """
+    if out.exists() and not journal_path(out).exists():
+        raise StoreError(
+            f"{out} is there already and complete, no campaign is left to go on with: write another file, or delete it"
+        )
+
+
 def collect(
     engine: Engine,
     plan: Plan,
@@ -58,8 +72,7 @@ def collect(
     """
     check_knobs(knob.name for knob in engine.template.knobs)
     path = journal_path(out)
-    if out.exists() and not path.exists():
-        raise StoreError(f"{out} is there already, and no campaign that is to go on: write another file")
+    check_unfinished(out)
     with Journal(path, FORM, every(_SYNC_SECONDS)) as journal:
         campaign = Campaign(engine, plan, journal, options, on_progress)
         campaign.run()

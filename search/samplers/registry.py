@@ -33,6 +33,11 @@ _BUILT_IN = {
     "guided-cold": "tilescout.search.samplers.guided:ColdSampler",
 }
 
+_OF_THE_SEARCH = {"others", "joint", "earlier"}
+"""Settings that a search gives to samplers that take them: nobody else is to."""
+
+_NO_SETTINGS: Mapping[str, Any] = {}
+
 _NAME = re.compile(r"[\w-]+")  # what can't be mistaken for module:Class, an option or two samplers
 
 
@@ -137,15 +142,15 @@ def _named(name: str) -> Any:
         raise SamplerError(f"sampler {name!r} of {found.distribution} is broken: {error}") from error
 
 
-def check_sampler(sampler: AnySampler) -> None:
-    """Refuse a sampler that can't be made, before anything else is done.
+def check_sampler(sampler: AnySampler, settings: Mapping[str, Any] = _NO_SETTINGS) -> None:
+    """Refuse a sampler that can't be made with some settings, before anything else is done.
 
     Raises
     ------
     SamplerError
-        If its name or an option is unknown, or an option's value is not allowed.
+        If its name or an option is unknown, an option's value is not allowed, or it does not take a setting.
     """
-    make_sampler(sampler)
+    make_sampler(sampler, **settings)
 
 
 def make_sampler(
@@ -192,9 +197,8 @@ def make_sampler(
     if "model" in unknown:
         raise SamplerError(f"sampler {kind.name} takes no cost model: name none, or search with guided")
     if unknown:
-        raise SamplerError(
-            f"sampler {kind.name} takes no {unknown[0]!r}, " + (f"only {', '.join(taken)}" if taken else "only a seed")
-        )
+        allowed = [name for name in taken if name not in _OF_THE_SEARCH] + ["options"] * bool(kind.options)
+        raise SamplerError(f"sampler {kind.name} takes no {unknown[0]!r}, only {', '.join(allowed) or 'a seed'}")
     options = read_options(kind.name, kind.options, given)
     try:
         return kind(space, seed, **options, **settings)

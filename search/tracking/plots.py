@@ -13,7 +13,7 @@ import numpy as np
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.fields import rate
-from tilescout.search.tracking.views import Importance, gpu_account, heat_map
+from tilescout.search.tracking.views import FEWEST, Importance, gpu_account, heat_map
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.texts import printable
 
@@ -67,6 +67,15 @@ CAPTIONS: Mapping[str, str] = {
     "gpu_seconds": "Where the GPU seconds went",
 }
 """A heading for each picture."""
+
+NEEDED: Mapping[str, str] = {
+    "convergence": "a trial",
+    "importance": f"{FEWEST} trials or more that were timed in full, with different times",
+    "heat_map": "trials that were timed in full, with different values of two ordered knobs",
+    "predicted": "two trials or more that were timed in full and that a cost model predicted",
+    "gpu_seconds": "trials that took time of a GPU",
+}
+"""What a study must have for each picture."""
 
 
 def to_png(figure: "Figure") -> bytes:

@@ -100,12 +100,13 @@ class TuneResult(StudyResult):
         NoResultError
             If there is no such plot of this study.
         """
-        from tilescout.search.tracking.plots import draw
+        from tilescout.search.tracking.plots import NEEDED, draw
         from tilescout.search.tracking.views import importance
 
         drawn = draw(self, importance(self)) if self.trials else {}
         if name not in drawn:
-            raise NoResultError(f"there is no plot {name!r} of this study; there are {', '.join(drawn) or 'none'}")
+            why = f", which needs {needed}" if (needed := NEEDED.get(name)) else ""
+            raise NoResultError(f"there is no plot {name!r} of this study{why}; there are {', '.join(drawn) or 'none'}")
         return drawn[name]
 
     def _repr_html_(self) -> str:

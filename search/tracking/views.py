@@ -16,7 +16,7 @@ from tilescout.spaces.knobs import Configuration, Value
 
 _MAP = ("tile_m", "tile_n")  # the knobs of the heat map, where a space has them
 _TREES, _DEPTH = 16, 6  # of fANOVA's forest: shares within 0.05 of those of 64 deep trees on three searches of 500
-_LEAST, _MOST = 8, 300  # fewest timed trials for importances, and the most that they are computed from
+FEWEST, _MOST = 8, 300  # timed trials for importances, and the most that they are computed from
 _COUNTED = (Status.OK, Status.PRUNED)
 
 
@@ -80,7 +80,7 @@ def importance(result: StudyResult) -> Importance | None:
     timed = [trial for trial in result.trials if trial.measurement.ok]
     timed = timed[:: max(1, math.ceil(len(timed) / _MOST))]  # evenly over the search: a thousand would take seconds
     values = knob_values(timed)
-    if len(timed) < _LEAST or not values or len({trial.measurement.time_us for trial in timed}) == 1:
+    if len(timed) < FEWEST or not values or len({trial.measurement.time_us for trial in timed}) == 1:
         return None
     # With scikit-learn and SciPy, a second of imports.
     import optuna

@@ -153,6 +153,16 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     assert not (tmp_path / "store").exists()
 
 
+def test_that_a_sampler_takes_no_model_is_told_before_the_model_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(SamplerError, match="sampler random takes no cost model"):
+        search(tmp_path, sampler="random", settings={"model": "nowhere.npz"})
+    with pytest.raises(SamplerError, match=r"sampler guided takes no 'modl', only model, options$"):
+        search(tmp_path, sampler="guided", settings={"modl": "nowhere.npz"})
+    with pytest.raises(ModelError, match="does not exist"):
+        search(tmp_path, sampler="guided", settings={"model": "nowhere.npz"})
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_empty_store_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match="the name of the store is empty"):

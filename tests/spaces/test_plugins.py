@@ -107,6 +107,38 @@ def test_what_is_no_template_is_refused_by_its_path(name: str, reason: str) -> N
         load_template(name)
 
 
+@pytest.fixture
+def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of a user's own, which lies where Python looks."""
+    (tmp_path / "own_norm_kernel.py").write_text("import json\na = b = c = d = e = f = g = 0\nclass RmsNorm: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_norm_kernel", raising=False)
+
+
+@pytest.mark.usefixtures("own_kernel")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("own_norm_kernl:RmsNorm", "No module named 'own_norm_kernl'; Python looked in .*: mend the name, or add"),
+        ("own_norm_kernel.py:RmsNorm", "a module is written without .py: own_norm_kernel:RmsNorm$"),
+        ("own_norm_kernel:RmsNrm", "has no attribute 'RmsNrm'; it has RmsNorm, ., . and 5 more$"),
+        ("no_such_package.kernels:RmsNorm", "No module named 'no_such_package'; Python looked in"),
+        ("tilescout.spaces.no_such_module:RmsNorm", "No module named 'tilescout.spaces.no_such_module'$"),
+    ],
+)
+def test_a_name_that_is_mistyped_is_told_with_what_there_is(name: str, reason: str) -> None:
+    with pytest.raises(SpaceError, match=reason):
+        load_template(name)
+
+
+def test_a_module_that_lacks_another_is_not_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking_kernel.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SpaceError, match="No module named 'a_module_that_nobody_has'") as refused:
+        load_template("lacking_kernel:RmsNorm")
+    assert "Python looked" not in str(refused.value)
+
+
 def test_the_source_of_a_template_in_one_file_is_that_file(install: Install, tmp_path: Path) -> None:
     install("hashed-kernels", "hashed")
     before = find_template("hashed").source_hash

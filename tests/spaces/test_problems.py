@@ -156,6 +156,22 @@ def test_an_unknown_type_is_refused_with_those_known() -> None:
         GemmProblem.parse("8x8x8:bf16-e4m3")
 
 
+@pytest.mark.parametrize("text", ["512x512x512:fp32", "512x512x512:bf16:kx"])
+def test_a_type_of_outputs_alone_is_said_to_be_one(text: str) -> None:
+    allowed = r"bf16, fp16, e4m3; fp32 is for outputs only, as in bf16-fp32"
+    with pytest.raises(ProblemError, match=allowed):
+        GemmProblem.parse(text)
+    assert GemmProblem.parse("512x512x512:bf16-fp32").out == "fp32"
+
+
+def test_a_malformed_problem_is_quoted_in_full_unless_it_is_long() -> None:
+    grouped = find_template("grouped_gemm_sm90")
+    with pytest.raises(ProblemError, match="malformed problem '128x8x1536x2048:bf16:blanced:draws-0-10'"):
+        grouped.parse("128x8x1536x2048:bf16:blanced:draws-0-10")
+    with pytest.raises(ProblemError, match=r"malformed problem '(?=.{80}')9+\.\.\.9+'"):
+        GemmProblem.parse("9" * 5000)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -238,7 +254,9 @@ def test_the_gemm_takes_any_m_and_multiples_of_8(m: int, n: int, k: int) -> None
 
 def test_an_unknown_space_or_workload_is_refused_with_those_known() -> None:
     assert "gemm_sm90" in template_names()
-    with pytest.raises(SpaceError, match="unknown space 'gem_sm90', known are gemm_sm90"):
+    with pytest.raises(
+        SpaceError, match=r"unknown space 'gem_sm90', known are gemm_sm90, gemm_streamk_sm90, .*lists all"
+    ):
         find_template("gem_sm90")
     with pytest.raises(SpaceError, match=r"no workload 'tilescout.spaces.gemm:Conv'.*: expected module:Class"):
         load_workload("tilescout.spaces.gemm:Conv")

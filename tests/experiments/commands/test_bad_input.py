@@ -144,6 +144,25 @@ def test_an_unknown_space_is_told_the_known_ones(refusal: Refusal) -> None:
     assert "unknown space 'gem', known are gemm_sm90" in refusal("tune", "gem", *PROBLEM)
 
 
+def test_an_unknown_space_is_told_those_with_the_most_similar_names_first(refusal: Refusal) -> None:
+    line = refusal("tune", "grouped_gem_sm90", *PROBLEM)
+    assert "known are grouped_gemm_sm90, " in line
+    assert "quack_sm120" not in line
+
+
+def test_a_module_that_is_not_found_is_told_with_where_python_looked(
+    refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend("/nowhere")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # what the command adds is taken back
+    for line in (
+        refusal("tune", "own_kernl:RmsNorm", "--problem", "64x64:bf16"),
+        refusal("suites", "from-model", "own_kernl:make"),
+    ):
+        assert f"looked in {sys.prefix}, /nowhere, " in line
+        assert f", last in the working directory {tmp_path}: mend the name, or add" in line
+
+
 def test_an_unknown_sampler_is_told_the_known_ones(refusal: Refusal) -> None:
     line = refusal(*TUNE, *PROBLEM, "--sampler", "magic")
     assert "magic" in line
@@ -165,6 +184,19 @@ def test_an_unknown_device_is_told_the_known_ones(refusal: Refusal) -> None:
 )
 def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answer: str) -> None:
     assert answer in refusal("compile", "gemm_sm90", *PROBLEM, "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tune", "gemm_sm90", *PROBLEM, *PROBLEM), "--problem is given 2 times, and takes one value: a suite"),
+        (("tune", "gemm_sm90", *PROBLEM, "--sampler=tpe", "--sampler=gp"), "`tilescout compare` plays several"),
+        (("predict", "gemm_sm90", *PROBLEM, *PROBLEM), "--problem is given 2 times, and takes one value"),
+        (("compare", "--samplers", "random", "--samplers", "tpe"), "several stand in one list, A,B"),
+    ],
+)
+def test_a_value_that_would_be_left_out_is_refused(refusal: Refusal, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*arguments)
 
 
 def test_a_knob_that_is_set_twice_is_refused(refusal: Refusal) -> None:

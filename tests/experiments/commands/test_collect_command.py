@@ -48,7 +48,9 @@ def test_a_table_is_written_with_a_card_that_says_how_and_shown_in_mlflow(
     assert logged.inputs is not None
     assert [each.dataset.name for each in logged.inputs.dataset_inputs] == ["t.parquet"]
     run(*given, "--out", str(out), code=2)
-    assert "is there already" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "is there already and complete" in refused
+    assert len(refused.splitlines()) == 1  # before the plan
 
 
 @pytest.mark.parametrize(

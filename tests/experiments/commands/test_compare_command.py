@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -32,6 +33,14 @@ def table(part_of_table: Callable[..., Table]) -> Table:
 @pytest.fixture
 def case(table: Table) -> Case:
     return Case(str(table.path), table.card.sha256, PROBLEM)
+
+
+def test_the_help_names_all_that_can_be_compared() -> None:
+    (said,) = (
+        each.help for each in command.compare.params if isinstance(each, click.Option) and each.name == "samplers"
+    )
+    for written in ("module:Class", "helion.SEARCH", "quack.autotuner", "flashinfer.autotuner", ":seeds=N"):
+        assert written in str(said)
 
 
 @pytest.mark.slow

@@ -244,10 +244,24 @@ def test_what_can_not_be_built_is_refused(
         _run(store, *(str(recorded) if each == "RECORDED" else each for each in arguments))
 
 
-def test_a_third_size_is_said_to_be_a_batch(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ProblemError):  # for its layout: nothing is chosen here
-        _run(store, "--device", "h200", "--product", "64x4096x2048:bf16:mk")
-    assert caplog.messages == ["64x4096x2048 is n, k and a batch of 2,048 products"]
+@pytest.mark.parametrize(
+    ("product", "said"),
+    [
+        ("64x4096x2048", "n = 64, k = 4,096, a batch of 2,048 products"),
+        ("64x4096", "n = 64, k = 4,096"),
+    ],
+)
+def test_the_sizes_of_a_product_are_said_first(store: Path, product: str, said: str) -> None:
+    arguments = ["gemm_sm90", "--product", f"{product}:bf16:mk", "--device", "h200", "--store", str(store)]
+    done = CliRunner().invoke(dispatcher, arguments)
+    assert isinstance(done.exception, ProblemError)  # for its layout: nothing is chosen here
+    assert done.stderr.splitlines() == [said]
+
+
+def test_a_batch_is_named_in_the_help_and_where_a_product_is_malformed(store: Path) -> None:
+    assert "NxK[xBATCH]" in CliRunner().invoke(dispatcher, ["--help"]).output
+    with pytest.raises(ProblemError, match=r"expected NxK\[xBATCH\]\[:DTYPE"):
+        _run(store, "--device", "h200", "--product", "6144")
 
 
 def test_a_space_of_other_problems_is_refused(store: Path) -> None:

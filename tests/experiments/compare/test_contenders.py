@@ -153,6 +153,14 @@ def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
         parse_contender(name).check()
 
 
+def test_a_name_that_is_unknown_is_told_all_that_a_comparison_takes() -> None:
+    with pytest.raises(SamplerError, match="unknown sampler 'foo', known are exhaustive, random, ") as refused:
+        check_contenders(["random", "foo:seeds=3"])
+    for written in ("module:Class", "kernel_tuner.STRATEGY", "helion.SEARCH", "ranking.NAME", *AUTOTUNERS):
+        assert written in str(refused.value)
+    check_contenders(["random", "optuna.samplers:NSGAIISampler"])
+
+
 def test_a_comparison_of_nothing_is_refused() -> None:
     with pytest.raises(SamplerError, match="no strategy to compare"):
         check_contenders([])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.search import TuneResult, load_study, tune
+from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.spaces.errors import NoResultError, StoreError
 from tilescout.spaces.knobs import Configuration
 
@@ -64,8 +65,21 @@ def test_importances_name_knobs_the_largest_first(result: TuneResult) -> None:
 def test_a_plot_is_a_figure_that_a_notebook_shows(result: TuneResult) -> None:
     figure = result.plot("gpu_seconds")
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
-    with pytest.raises(NoResultError, match="no plot 'predicted' of this study; there are convergence, importance"):
+    with pytest.raises(NoResultError, match="no plot 'nonsense' of this study; there are convergence, importance"):
+        result.plot("nonsense")
+
+
+def test_a_plot_that_is_not_there_is_told_with_what_it_needs(result: TuneResult) -> None:
+    with pytest.raises(
+        NoResultError, match=r"no plot 'predicted' of this study, which needs .* a cost model predicted;"
+    ):
         result.plot("predicted")
+    few = TuneResult(result.info, result.trials[:4], 0.0)
+    with pytest.raises(NoResultError, match="'importance' of this study, which needs 8 trials or more that were timed"):
+        few.plot("importance")
+    for name in CAPTIONS:
+        with pytest.raises(NoResultError, match=f"no plot '{name}' of this study, which needs .*; there are none"):
+            of_no_trials(result).plot(name)
 
 
 def test_what_found_nothing_has_no_best_trial(result: TuneResult) -> None:
