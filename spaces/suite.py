@@ -97,7 +97,7 @@ class Suite:
         try:
             return list(dict.fromkeys(map(parse, self.problems)))
         except ProblemError as error:
-            raise ProblemError(f"suite {self.name}: {error}") from error
+            raise ProblemError(f"suite {self.name}: {error}; its problems may be another space's") from error
 
 
 def suite_names() -> list[str]:

@@ -190,11 +190,11 @@ def collect(asked: CollectRequest) -> None:
         raise TableError(f"a table is a {SUFFIX} file, not {asked.out}")
     if not asked.out.parent.is_dir():
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
-    check_unfinished(asked.out)
     check_mlflow(asked.mlflow_uri, asked.store)
     for given in (asked.also, asked.table):
         if given is not None:
             check_apart(given, asked.out, card_path(asked.out))
+    check_unfinished(asked.out)
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
     options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed, finals=asked.races)

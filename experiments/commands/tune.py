@@ -146,8 +146,9 @@ def tune(asked: TuneRequest) -> int:
     """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
     Every trial is stored at once and logged to MLflow; `tilescout ui` shows it. Without a GPU the search is replayed
-    from a recorded table, and the output says so. The limits of a suite are for all its problems together; GPU time
-    goes to the problem that is expected to gain the most. The exit code is 1 if every trial failed.
+    from a recorded table that holds the problem (`tilescout tables` lists them), and the output says so. The limits of
+    a suite are for all its problems together; GPU time goes to the problem that is expected to gain the most. The exit
+    code is 1 if every trial failed.
     """
     asked.check()
     results = _tune_suite(asked) if asked.suite is not None else [_tune_one(asked)]

@@ -173,7 +173,7 @@ def test_a_suite_of_others(forked_scene: "ForkedScene") -> None:
         quoted = json.dumps(text, ensure_ascii=True)
         (forked_scene.folder / "suite.toml").write_text(
             f'title = {quoted}\nsource = {quoted}\nproblems = [{{ problem = "8x8x8", label = {quoted} }}]\n'
-            f"[tokens]\ndecode = [1]\n[[product]]\nname = {quoted}\nn = 8\nk = 8\n"
+            f"[tokens]\ndecode = [1]\n[[product]]\nname = {json.dumps(text[:200])}\nn = 8\nk = 8\n"
         )
 
         done = forked_scene.survives("suites", "suite.toml", codes=(0,))
