@@ -140,7 +140,7 @@ class Table:
         path = Path(path)
         with _naming(path):
             _check_suffix(path, "; `tilescout tables import` makes one of results of another tuner")
-            content = _read(path, "it does not exist; `tilescout tables` lists the shipped ones, `tilescout collect` makes others", _LARGEST)
+            content = _read(path, "it does not exist; `tilescout tables` lists the shipped ones", _LARGEST)
             card = _read_card(path, named)
             _check_content(card, content)
             try:
