@@ -352,8 +352,7 @@ def _one(device: "torch.device") -> "torch.Tensor":
 
 def _unknown(text: str) -> str:
     """The first word behind the sizes of a malformed problem that none may have; empty if something else is wrong."""
-    types = tuple(dict.fromkeys((*INPUTS, *OUTPUTS)))
-    known = {"", *types, _FAST, *LAYOUTS, *_OPERATIONS}
+    known = {"", *INPUTS, *OUTPUTS, _FAST, *LAYOUTS, *_OPERATIONS}
     words = (word for part in text.strip().split(":")[1:] for word in re.split("[-+]", part))
     word = next((word for word in words if word not in known), None)
     if word is None:
