@@ -20,7 +20,15 @@ ROOT = Path(__file__).resolve().parents[4]
 LEDGER_HERE = read_ledger(ROOT)
 README = Document.parse("README.md", (ROOT / "README.md").read_text(encoding="utf-8")).text
 
-LONG = {"unseen-searches", "race-coverage", "spaces", "replayed", "dispatch-left-out", "dispatch-halves"}
+LONG = {
+    "unseen-searches",
+    "race-coverage",
+    "race-designs",
+    "spaces",
+    "replayed",
+    "dispatch-left-out",
+    "dispatch-halves",
+}
 """Recomputations that take seconds or minutes: `make claims` runs them."""
 
 
