@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.experiments.compare.inference import share_interval
+
 Floats = NDArray[np.float64]
 
 
@@ -34,8 +36,13 @@ TAKES: dict[str, Callable[[Floats], float]] = {
     "least": lambda values: float(values.min()),
     "largest": lambda values: float(values.max()),
     "90th percentile": lambda values: float(np.quantile(values, 0.9)),
+    "least percentage": lambda values: 100 * share_interval(int(values.sum()), len(values))[0],
+    "largest percentage": lambda values: 100 * share_interval(int(values.sum()), len(values))[1],
 }
-"""How one number is made of many, besides `count`; `value` if nothing is said, which there must be one of."""
+"""How one number is made of many, besides `count`; `value` if nothing is said, which there must be one of.
+
+The percentages are the ends of the 95 % interval of the share of ones among zeros and ones.
+"""
 
 OPERATIONS: dict[str, Callable[[Floats, Floats], Floats]] = {
     "over": lambda left, right: left / right,

@@ -252,8 +252,8 @@ def known_kernels(sources: Sequence[Source], named: Sequence[Sequence[Configurat
 
 @study(TABLES)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--kernels", default=768, show_default=True, help="How many to choose, for each type.")
-@click.option("--drawn", "count", default=1600, show_default=True, help="Random problems of each type.")
+@click.option("--kernels", default=1024, show_default=True, help="How many to choose, for each type.")
+@click.option("--drawn", "count", default=2400, show_default=True, help="Random problems of each type.")
 @click.option(
     "--write",
     "written",

@@ -34,6 +34,8 @@ FOUND = {
         ("largest of problems/*/took over problems/*/best", 4.0),
         ("largest of 1 over problems/*/took", 0.5),
         ("sum of problems/*/took above 2", 1.0),
+        ("least percentage of problems/*/took above 0", 100 * 0.025**0.5),
+        ("largest percentage of problems/*/took above 1000", 100 * (1 - 0.025**0.5)),
         ("sum of problems/*/took below 2.5", 1.0),
         ("sum of problems/*/within above 60", 1.0),
         ("sum of problems/*/took minus 1 times 2", 16.0),
