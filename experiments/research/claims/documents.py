@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from tilescout.spaces.inputs import read_regular
 
@@ -67,15 +68,14 @@ class Document:
         kept = _COMMENT.sub(_drop, kept)
         kept = _ENUMERATION.sub(_drop, kept)
         kept = _LINK.sub(lambda link: _drop(link, 1) + link[2] + _drop(link, 3), kept)
-        numbers = accumulate(kept, lambda line, character: line + (character == "\n"), initial=1)
-        text: list[str] = []
-        lines: list[int] = []
-        for character, line in zip(kept, numbers, strict=False):
-            if character == _DROPPED or (character.isspace() and text[-1:] in ([" "], [])):
-                continue
-            text.append(" " if character.isspace() else character)
-            lines.append(line)
-        return cls(name, "".join(text), tuple(lines))
+        codes = np.frombuffer(kept.encode("utf-32-le"), dtype="<u4")
+        lines = 1 + np.cumsum(codes == ord("\n")) - (codes == ord("\n"))
+        stays = codes != ord(_DROPPED)
+        codes, lines = codes[stays], lines[stays]
+        is_space = np.isin(codes, [ord(character) for character in set(kept) if character.isspace()])
+        stays = ~is_space | np.append(False, ~is_space[:-1])[: len(codes)]  # of white space in a row the first
+        text = np.where(is_space, np.uint32(ord(" ")), codes)[stays].astype("<u4").tobytes().decode("utf-32-le")
+        return cls(name, text, tuple(lines[stays].tolist()))
 
     def opening(self) -> Self:
         """The part before its first heading of the second level."""

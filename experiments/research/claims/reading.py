@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,14 @@ def _ledger_of(found: Mapping[str, Any], root: Path) -> Ledger:
             raise ValueError(f"data lie in the checkout: {one.path}")
     claims: dict[str, Claim] = {}
     lost: list[str] = []
+    document_of = cache(partial(read_document, root))
     for name, entry in found["claims"].items():
         try:
             if "table" not in entry:
                 claims[name] = _claim_of(name, entry, data)
                 continue
             table = table_of(_claim_of(name, {**entry, "values": {}}, data), entry["table"], entry.get("values", {}))
-            document = read_document(root, table.document)
+            document = document_of(table.document)
             claims |= {claim.name: claim for claim in table.claims(document)}
             lost += table.missing(document)
         except MALFORMED as error:
