@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -68,9 +69,14 @@ class Knob:
         SpaceError
             If the knob can't have it.
         """
-        if value not in self.values:
-            raise self.refusal(value)
-        return self.values.index(value)
+        try:
+            return self._codes[value]
+        except (KeyError, TypeError):  # a list has no hash
+            raise self.refusal(value) from None
+
+    @cached_property
+    def _codes(self) -> dict[Value, int]:
+        return {value: code for code, value in reversed(tuple(enumerate(self.values)))}  # of equal values the first
 
     def parse(self, text: str) -> Value:
         """The legal value that prints as `text`.

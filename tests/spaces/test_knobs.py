@@ -37,6 +37,11 @@ def test_a_text_that_prints_as_a_number_that_is_allowed_is_told_apart_from_it() 
         Knob("warps", (1, 2, 4), "").code("4")
 
 
+def test_what_no_value_can_be_is_refused_like_any_other() -> None:
+    with pytest.raises(SpaceError, match=r"^knob warps can't be \[4\], allowed are 1, 2, 4$"):
+        Knob("warps", (1, 2, 4), "").code([4])  # type: ignore[arg-type]
+
+
 def test_many_consecutive_numbers_are_told_by_their_ends() -> None:
     assert Knob("knob", tuple(range(1, 65)), "").allowed == "1 to 64"
     assert Knob("knob", tuple(range(4)), "").allowed == "0, 1, 2, 3"
