@@ -91,6 +91,7 @@ class KernelTemplate(ABC, Generic[P]):
     pairs: str = ""  #: the template that builds two of its kernels as one, as module:attribute, if there is one
     fast_sums: bool = False  #: whether sums of 8-bit products have fewer bits than torch._scaled_mm gives them
     launched: Launched = MappingProxyType({})  #: see `tilescout.spaces.launched`: nothing, unless a subclass says more
+    margin: str = "a margin"  #: by how much a kernel has to be expected to be faster to run unmeasured; for people
     careful: bool = False  #: whether inputs of any values do no harm, where values say which memory is read or written
 
     def check(self, problem: P) -> None:

@@ -11,7 +11,6 @@ from tilescout.experiments.commands.outputs import check_result, console_beside,
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.gemm_sm90.unmeasured import MARGIN, UNSURE_US
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, Unmeasured, find_template, load_template, template_names
@@ -67,7 +66,7 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         if answer is None:
             console.say(
                 "if nothing may be measured: run the library, since no kernel is expected to be faster by "
-                f"{MARGIN:.0%} and {UNSURE_US:g} µs besides"
+                f"{template.margin}"
             )
         elif answer.gain is not None:
             console.say(

@@ -22,7 +22,7 @@ from tilescout.spaces.gemm_sm90.layout import (
 )
 from tilescout.spaces.gemm_sm90.ranking import features
 from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, check_alignment, sharing_groups
-from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
+from tilescout.spaces.gemm_sm90.unmeasured import MARGIN, UNSURE_US, unmeasured
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.space import SearchSpace
@@ -199,6 +199,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     knobs = KNOBS
     constraints = CONSTRAINTS
     complement = "gemm_streamk_sm90"
+    margin = f"{MARGIN:.0%} and {UNSURE_US:g} µs besides"
 
     def check(self, problem: GemmProblem) -> None:
         check_alignment(self.name, problem, steps(problem))

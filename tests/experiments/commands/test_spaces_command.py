@@ -31,3 +31,10 @@ def test_what_runs_if_nothing_may_be_measured_is_said_with_the_reason(
     done = CliRunner().invoke(spaces, ["gemm_sm90", "--problem", PROBLEM], catch_exceptions=False)
     assert f"if nothing may be measured: {said}" in " ".join(done.output.split())
     assert "what to run if nothing may be measured" in " ".join(CliRunner().invoke(spaces, ["--help"]).output.split())
+
+
+def test_a_template_that_says_no_margin_is_not_told_another_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = find_template("softmax_sm90")
+    monkeypatch.setattr(type(template), "default_or_library", lambda *given: None)
+    done = CliRunner().invoke(spaces, [template.name, "--problem", "8x4096:bf16"], catch_exceptions=False)
+    assert "since no kernel is expected to be faster by a margin\n" in " ".join(done.output.split(" "))
