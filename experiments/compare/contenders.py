@@ -22,14 +22,7 @@ from tilescout.experiments.compare.helion import HelionSearch
 from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 from tilescout.experiments.compare.ranked_list import RankedList
 from tilescout.experiments.compare.sampler import SamplerContender
-from tilescout.search.samplers import (
-    SAMPLERS,
-    AnySampler,
-    SpaceSampler,
-    find_sampler,
-    other_samplers,
-    parse_sampler,
-)
+from tilescout.search.samplers import AnySampler, SpaceSampler, check_known, find_sampler, parse_sampler
 from tilescout.search.samplers.options import Option, parse_options, read_options
 from tilescout.search.studies.folders import STORE
 from tilescout.spaces.errors import SamplerError
@@ -98,15 +91,7 @@ def check_contenders(samplers: Sequence[AnySampler], models: Path = MODELS) -> l
         if contender.name in [other.name for other in contenders]:
             raise SamplerError(f"{contender.name} is named twice")
         if isinstance(contender, SamplerContender) and isinstance(contender.sampler, str):
-            _check_known(contender.sampler)
+            check_known(contender.sampler, f"any as module:Class, or {OTHERS}")
         contender.check()
         contenders.append(contender)
     return contenders
-
-
-def _check_known(name: str) -> None:
-    """Refuse a name that is no sampler's with all that a comparison takes: more than a search does."""
-    if ":" not in name and name not in SAMPLERS and name not in other_samplers().refused:
-        raise SamplerError(
-            f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, any as module:Class, or {OTHERS}"
-        )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tilescout.search.samplers.registry import (
         SAMPLERS,
         AnySampler,
+        check_known,
         check_sampler,
         find_sampler,
         make_sampler,
@@ -29,6 +30,7 @@ __all__ = [
     "Option",
     "SpaceExhaustedError",
     "SpaceSampler",
+    "check_known",
     "check_sampler",
     "choose_sampler",
     "distributions",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = public_names(
             (
                 "SAMPLERS",
                 "AnySampler",
+                "check_known",
                 "check_sampler",
                 "find_sampler",
                 "make_sampler",

@@ -130,16 +130,31 @@ def _named(name: str) -> Any:
     others = other_samplers()
     if name in others.refused:
         raise SamplerError(others.refused[name])
-    if name not in others.usable:
-        raise SamplerError(
-            f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, or any as module:Class, such as "
-            "optuna.samplers:NSGAIISampler"
-        )
+    check_known(name, "or any as module:Class, such as optuna.samplers:NSGAIISampler")
     found = others.usable[name]
     try:
         return load(found.target, SamplerError)
     except SamplerError as error:
         raise SamplerError(f"sampler {name!r} of {found.distribution} is broken: {error}") from error
+
+
+def check_known(name: str, besides: str) -> None:
+    """Refuse a name that neither is a sampler's nor could be: not why a sampler can't be loaded.
+
+    Parameters
+    ----------
+    name
+        The name, or ``module:Class``.
+    besides
+        What else may be named, for the message.
+
+    Raises
+    ------
+    SamplerError
+        If it is no such name.
+    """
+    if ":" not in name and name not in SAMPLERS and name not in other_samplers().refused:
+        raise SamplerError(f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, {besides}")
 
 
 def check_sampler(sampler: AnySampler, settings: Mapping[str, Any] = _NO_SETTINGS) -> None:
