@@ -1,10 +1,12 @@
 """Knobs that only the launch of a kernel knows: kernels that differ in nothing else are compiled as one."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 
 Launched = Mapping[str, Sequence[Value]]
@@ -25,9 +27,9 @@ def codes_known(knobs: Sequence[Knob], configurations: Iterable[Configuration]) 
     """Codes, of shape [configurations, knobs], of those that have a known value for each knob; others are left out."""
     found = []
     for each in configurations:
-        values = [each.get(knob.name) for knob in knobs]
-        if len(each) == len(knobs) and all(value in knob.values for value, knob in zip(values, knobs, strict=True)):
-            found.append([knob.values.index(value) for value, knob in zip(values, knobs, strict=True)])
+        if len(each) == len(knobs):
+            with suppress(KeyError, SpaceError):
+                found.append([knob.code(each[knob.name]) for knob in knobs])
     return np.array(found, dtype=np.int16).reshape(-1, len(knobs))
 
 

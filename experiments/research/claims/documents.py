@@ -69,7 +69,8 @@ class Document:
         kept = _ENUMERATION.sub(_drop, kept)
         kept = _LINK.sub(lambda link: _drop(link, 1) + link[2] + _drop(link, 3), kept)
         codes = np.frombuffer(kept.encode("utf-32-le"), dtype="<u4")
-        lines = 1 + np.cumsum(codes == ord("\n")) - (codes == ord("\n"))
+        ends_line = codes == ord("\n")
+        lines = 1 + np.cumsum(ends_line) - ends_line
         stays = codes != ord(_DROPPED)
         codes, lines = codes[stays], lines[stays]
         is_space = np.isin(codes, [ord(character) for character in set(kept) if character.isspace()])
