@@ -1,6 +1,6 @@
 """Checks of what a template of a user's own declares, before anything is made of it."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tilescout.spaces.constraints import Constraint
@@ -40,12 +40,23 @@ def check_declarations(template: Any, where: str) -> None:
         _check_values(where, knob)
     launched = getattr(template, "launched", {})
     _check(where, "launched", launched, lambda each: isinstance(each, Mapping), "a mapping of knobs to their values")
-    known = {knob.name: knob.values for knob in template.knobs}
-    for name, values in launched.items():
-        _check(where, f"launched[{name!r}]", values, lambda each: isinstance(each, tuple | list), "a tuple of values")
-        if name not in known or not values or (wrong := [value for value in values if value not in known[name]]):
-            fault = f"no value of {name} is {wrong[0]!r}" if name in known and values else f"{name!r} has none"
-            raise SpaceError(f"{where}: of what is launched {fault}: name values of its knobs, {', '.join(known)}")
+    for names, values in launched.items():
+        _check(where, f"launched[{names!r}]", values, lambda each: isinstance(each, tuple | list), "a tuple of values")
+        _check_launched(where, template.knobs, names, values)
+
+
+def _check_launched(where: str, knobs: tuple[Knob, ...], given: object, values: Sequence[object]) -> None:
+    """Refuse what no launch can know: values, or combinations of some, that the knobs do not have, or none."""
+    known: dict[object, tuple[object, ...]] = {knob.name: knob.values for knob in knobs}
+    together = given if isinstance(given, tuple) else (given,)
+    fault = "" if values and together and known.keys() >= set(together) else f"{given!r} has none"
+    for value in () if fault else values:
+        each = value if isinstance(given, tuple) and isinstance(value, tuple) else (value,)
+        if len(each) != len(together) or any(one not in known[name] for name, one in zip(together, each, strict=True)):
+            fault = f"no value of {' and '.join(map(str, together))} is {value!r}"
+    if fault:
+        names = ", ".join(map(str, known))
+        raise SpaceError(f"{where}: of what is launched {fault}: name values of its knobs, {names}")
 
 
 def checked_default(found: object, name: str) -> Configuration:

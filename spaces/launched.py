@@ -1,6 +1,6 @@
 """Knobs that only the launch of a kernel knows: kernels that differ in nothing else are compiled as one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -9,18 +9,29 @@ from numpy.typing import NDArray
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 
-Launched = Mapping[str, Sequence[Value]]
-"""By the names of knobs, the values that only a launch knows; what is compiled has the first of each."""
+Launched = Mapping[str | tuple[str, ...], Sequence[Value | tuple[Value, ...]]]
+"""By the names of knobs, the values that only a launch knows; what is compiled has the first of each.
+
+By a tuple of names: combinations of their values.
+"""
+
+
+def combinations(launched: Launched) -> Iterator[tuple[tuple[str, ...], list[tuple[Value, ...]]]]:
+    """Names of knobs that a launch knows together, and the combinations of their values, the compiled one first."""
+    for names, values in launched.items():
+        if isinstance(names, str):
+            yield (names,), [(value,) for value in values if not isinstance(value, tuple)]
+        else:
+            yield names, [value for value in values if isinstance(value, tuple)]
 
 
 def compiled_as(launched: Launched, configuration: Configuration) -> Configuration:
     """The configuration whose kernel differs from that of another one in nothing but its launch."""
-    return Configuration(
-        tuple(
-            (name, launched[name][0] if value in launched.get(name, ()) else value)
-            for name, value in configuration.items()
-        )
-    )
+    found = dict(configuration.items())
+    for names, known in combinations(launched):
+        if tuple(map(found.get, names)) in known:
+            found.update(zip(names, known[0], strict=True))
+    return Configuration(tuple(found.items()))
 
 
 def codes_known(knobs: Sequence[Knob], configurations: Iterable[Configuration]) -> NDArray[np.int16]:
@@ -34,14 +45,27 @@ def codes_known(knobs: Sequence[Knob], configurations: Iterable[Configuration]) 
 
 
 def kernels_of(launched: Launched, knobs: Sequence[Knob], codes: NDArray[np.int16]) -> NDArray[np.int64]:
-    """Numbers of the kernels that configurations are compiled as, given as codes of shape [configurations, knobs]."""
+    """Numbers of the kernels that configurations are compiled as, given as codes of shape [configurations, knobs].
+
+    A number has the codes of what is compiled as its digits, the last knob's the lowest.
+    """
+    columns = dict(zip((knob.name for knob in knobs), np.asarray(codes).T, strict=True))
+    for names, known in combinations(launched):
+        among = [knob for name in names for knob in knobs if knob.name == name]
+        sizes = [len(knob.values) for knob in among]
+        places = [[knob.code(value) for knob, value in zip(among, each, strict=True)] for each in known]
+        at = np.ravel_multi_index(np.transpose(places), sizes)
+        compiled = np.arange(np.prod(sizes))
+        compiled[at] = at[0]
+        given = columns[names[0]]
+        for name, size in zip(names[1:], sizes[1:], strict=True):
+            given = given.astype(np.int64) * size + columns[name]
+        digits = np.unravel_index(compiled, sizes)  # of each combination
+        columns.update(zip(names, (digit.take(given) for digit in digits), strict=True))
     numbers = np.zeros(len(codes), dtype=np.int64)
-    for knob, column in zip(knobs, np.asarray(codes).T, strict=True):
-        compiled = np.arange(len(knob.values))
-        if values := launched.get(knob.name):
-            compiled[[knob.code(value) for value in values]] = knob.code(values[0])
+    for knob in knobs:
         numbers *= len(knob.values)
-        numbers += compiled.take(column)
+        numbers += columns[knob.name]
     return numbers
 
 

@@ -18,9 +18,7 @@ from tilescout.spaces.templates import Built
 FUNCTION = "gemm_streamk_sm90"
 
 
-def build_object(
-    shape: LaunchedShape, split: int, stream_k: bool, order_number: int, problem: GemmProblem, path: Path
-) -> Built:
+def build_object(shape: LaunchedShape, shares: bool, launch_number: int, problem: GemmProblem, path: Path) -> Built:
     """Write the object file: ``gemm_streamk_sm90(a, b[, alpha][, bias], d, max_clusters[, workspace])``.
 
     All sizes are dynamic; contiguous rows are promised to be multiples of 16 bytes. The kernels run on the caller's
@@ -28,10 +26,8 @@ def build_object(
 
     Parameters
     ----------
-    shape, split, stream_k
-        The compile-time parameters: see `GemmStreamKSm90`.
-    order_number
-        What launches pass for the order of the tiles.
+    shape, shares, launch_number
+        See `GemmStreamKSm90`.
     problem
         A problem of the signature.
     path
@@ -50,7 +46,7 @@ def build_object(
         order = (2, 1, 0) if k_major else (2, 0, 1)
         return make_fake_compact_tensor(element, (batch, rows, k), stride_order=order, assumed_align=ALIGNMENT)
 
-    generator = GemmStreamKSm90(shape, problem, split, stream_k, order_number)
+    generator = GemmStreamKSm90(shape, problem, shares, launch_number)
     arguments = [operand(m, problem.layout[0] == "k"), operand(n, problem.layout[1] == "k")]
     if problem.alpha:
         arguments.append(make_fake_compact_tensor(Float32, (1,), assumed_align=4))

@@ -10,7 +10,7 @@ Importing this module imports cutlass; nothing but the compile workers does.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute, pipeline, utils
@@ -22,12 +22,12 @@ from tilescout.spaces.gemm_sm90.exchange import Exchange
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, Place
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
-from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
+from tilescout.spaces.gemm_streamk_sm90.launch import EVENLY, WAY, LaunchedShape
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, most_clusters, stage_rows
 from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
-from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.partition import slot
 from tilescout.spaces.gemm_streamk_sm90.parts import Parts, used
-from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, WholeTiles
+from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, SharedTiles, WholeTiles, number_of
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
 WARP = 32
@@ -46,23 +46,15 @@ class GemmStreamKSm90(GemmSm90):
     ----------
     shape
         The compile-time parameters, how 8-bit products are promoted, and how blocks are launched.
-    split
-        Parts of each tile, if not `stream_k`.
-    stream_k
-        Whether all clusters share the tiles of the last wave evenly.
-    order_number
-        What launches pass for the order of the tiles. It is no part of the names of the kernels.
+    shares
+        Whether a tile may have several parts.
+    launch_number
+        What a launch is told, see `tilescout.spaces.gemm_streamk_sm90.launch`; no part of the names of the kernels.
     """
 
     shape: LaunchedShape
-    split: int
-    stream_k: bool
-    order_number: int = field(repr=False)
-
-    @property
-    def shares(self) -> bool:
-        """Whether a tile may have several parts."""
-        return self.split > 1 or self.stream_k
+    shares: bool
+    launch_number: int = field(repr=False)
 
     @cute.jit
     def run(self, *arguments: Any) -> None:
@@ -78,17 +70,22 @@ class GemmStreamKSm90(GemmSm90):
         d = cute.make_tensor(d.iterator, cute.select(d.layout, mode=modes))
         load_a, a_tma = self.load_atom(left, self.a_layout(), (shape.tile_m, shape.tile_k), shape.cluster_n)
         load_b, b_tma = self.load_atom(right, self.b_layout(), (shape.tile_n, shape.tile_k), shape.cluster_m)
+        number = number_of(self.launch_number)
         counts = BandedOrder.passed(
             cute.ceil_div(cute.size(d, mode=[0]), shape.tile_m * shape.cluster_m),
             cute.ceil_div(cute.size(d, mode=[1]), shape.tile_n * shape.cluster_n),
             cute.size(d, mode=[2]),
-            self.order_number,
+            number & ((1 << WAY) - 1),
         )
         order = BandedOrder.of(*counts)
         steps = Int32(cute.ceil_div(cute.size(left, mode=[1]), shape.tile_k))
-        if cutlass.const_expr(self.stream_k):
-            clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
-        partition = self.partition(order.count(), steps, clusters)
+        if cutlass.const_expr(self.shares):
+            way = number >> WAY
+            if way == EVENLY:
+                clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
+            counts = (*counts[:2], (*counts[2], *SharedTiles.passed(way, order.count(), steps, clusters)))
+            order = BandedOrder.of(*counts)
+        partition = self.partition(order, steps)
         store_d, d_tma = self.store_atom(d)
         sums = cute.recast_ptr(workspace.iterator, dtype=Float32) if self.shares else None
         self.kernel(load_a, a_tma, load_b, b_tma, store_d, d_tma, (alpha, sums), bias, counts).launch(
@@ -106,7 +103,7 @@ class GemmStreamKSm90(GemmSm90):
         if cutlass.const_expr(self.shares):
             finisher = self.finisher()
             store_d, d_tma = finisher.store_atom(d)
-            finisher.add_up(shape, store_d, d_tma, alpha, bias, sums, counts, steps, clusters).launch(
+            finisher.add_up(shape, store_d, d_tma, alpha, bias, sums, counts, steps).launch(
                 grid=[
                     cute.ceil_div(shape.tile_n, STRIP),
                     shape.tile_m // MMA_ROWS,
@@ -143,11 +140,9 @@ class GemmStreamKSm90(GemmSm90):
         shared = operand.shared
         return replace(operand, shared=cute.make_tensor(shared.iterator, used(shared.layout, self.shape.tile_n)))
 
-    def partition(self, tiles: Any, steps: Any, clusters: Any) -> Any:
+    def partition(self, order: Any, steps: Any) -> Any:
         """How the tiles are divided."""
-        if not self.shares:
-            return WholeTiles(tiles, steps)
-        return divide(self.split, self.stream_k, tiles, steps, clusters, cutlass.min)
+        return SharedTiles.of(order.count(), order.divided) if self.shares else WholeTiles(order.count(), steps)
 
     def finisher(self) -> "GemmStreamKSm90":
         """The generator of the second kernel: its tiles are strips."""
@@ -195,7 +190,7 @@ class GemmStreamKSm90(GemmSm90):
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
         job, stride = self.first_work()
         a_policy, b_policy = self.policies(place, stride)
-        partition = self.partition(place.order.count(), place.k_tiles, stride)
+        partition = self.partition(place.order, place.k_tiles)
         while job < partition.jobs:
             step, end = partition.begin(job), partition.begin(job + 1)
             while step < end:
@@ -266,7 +261,7 @@ class GemmStreamKSm90(GemmSm90):
             fragments = (mma.make_fragment_A(left), mma.make_fragment_B(mine.partition_B(right)))
         accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
         job, stride = self.first_work()
-        partition = self.partition(place.order.count(), place.k_tiles, stride)
+        partition = self.partition(place.order, place.k_tiles)
         alpha, workspace = epilogue.alpha  # both come this way through the kernel that is inherited
         epilogue = Stepped(**{**vars(epilogue), "alpha": alpha})
         ending = Ending(accumulators, in_tile, epilogue, Sums(workspace, shape), place, partition)
@@ -339,7 +334,6 @@ class GemmStreamKSm90(GemmSm90):
         workspace: Any,
         counts: Any,
         steps: Int32,
-        clusters: Int32,
     ) -> None:
         """Add up what the kernel of `shape` left of a tile: a block for 64 rows of a strip of each shared tile."""
         strip, row, shared_tile = cute.arch.block_idx()
@@ -366,7 +360,7 @@ class GemmStreamKSm90(GemmSm90):
         )  # fmt: skip
         cluster = cute.make_layout(shape.cluster)
         order = BandedOrder.of(*counts)
-        partition = self.partition(order.count(), steps, clusters)
+        partition = self.partition(order, steps)
         tile, block = shared_tile // cute.size(cluster), shared_tile % cute.size(cluster)
         place = Place(cluster, cluster.get_flat_coord(block), order, steps)
         m, n, batch = place.tile(shape, tile)
@@ -385,7 +379,7 @@ class GemmStreamKSm90(GemmSm90):
 def walked(place: Place) -> Place:
     """A place as the kernel that is inherited makes it, with its own order of the tiles."""
     order = place.order
-    return replace(place, order=BandedOrder.of(order.count_m, order.count_n, order.batches))
+    return replace(place, order=BandedOrder.of(order.count_m, order.count_n, cast(tuple[Any, ...], order.batches)))
 
 
 @dataclass(frozen=True)
@@ -430,7 +424,7 @@ class Ending:
     epilogue: Epilogue
     sums: Sums
     place: Place
-    partition: Partition | WholeTiles
+    partition: SharedTiles | WholeTiles
 
     @cute.jit
     def end(self, job: Int32, tile: Int32, steps: Int32) -> None:

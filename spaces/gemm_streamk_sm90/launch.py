@@ -10,20 +10,26 @@ from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, SharingShape, unit_
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.tiling import ceil_div
 
-ORDER, ALONG_N = 0x5EED7A80, 4
-"""Added to the numbers of orders, so that they can be found in the launch code; and to those of bands along n."""
+BITS = 16  # of the number of a launch
+NUMBER = 0x5EED << BITS  # beside it, so that it can be found in the launch code
+ALONG_N, WAY = 4, 3  # of that number: what bands along n add, and the place of the first bit of the way to share
+EVENLY = 0  # the way in which the last wave is shared evenly; others are the parts of each tile
 
 
-def order_number(configuration: Mapping[str, Value]) -> int:
-    """What launches pass for the order of the tiles, beside `ORDER`: the binary logarithm of the width of a band."""
-    width = int(configuration["swizzle"])
-    return ORDER + width.bit_length() - 1 + (0 if configuration["raster"] == "m" else ALONG_N)
+def launch_number(configuration: Mapping[str, Value]) -> int:
+    """What a launch is told, beside `NUMBER`: the parts of each tile, and the order of the tiles.
+
+    The order is the binary logarithm of the width of a band, and its direction.
+    """
+    order = int(configuration["swizzle"]).bit_length() - 1 + (0 if configuration["raster"] == "m" else ALONG_N)
+    way = EVENLY if configuration["stream_k"] == 1 else int(configuration["split"])
+    return NUMBER | way << WAY | order
 
 
-def relaunched(binary: bytes, old: int, new: int, launches: int) -> bytes:
-    """The bytes of a shared object whose launches pass another number for the order of the tiles.
+def relaunched(binary: bytes, old: int, new: int) -> bytes:
+    """The bytes of a shared object that is launched by another number.
 
-    The launch code stores the number as an immediate operand, once for each kernel that it launches.
+    The launch code has the number once, as an immediate operand.
 
     Raises
     ------
@@ -31,8 +37,8 @@ def relaunched(binary: bytes, old: int, new: int, launches: int) -> bytes:
         If it is there another number of times: then nothing is known of what would be changed.
     """
     before, after = (struct.pack("<I", number) for number in (old, new))
-    if (found := binary.count(before)) != launches:
-        raise BuildError(f"the launch code has the order of the tiles {found} times, expected {launches}")
+    if (found := binary.count(before)) != 1:
+        raise BuildError(f"the launch code has the number of the launch {found} times, expected 1")
     return binary.replace(before, after)
 
 

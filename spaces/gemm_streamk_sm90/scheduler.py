@@ -1,12 +1,26 @@
-"""The jobs of ``gemm_streamk_sm90`` where none is shared, and the order of tiles: a number that a launch passes."""
+"""What a launch of ``gemm_streamk_sm90`` decides: the order of tiles, and how their steps along k are divided."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 from cutlass import Int32, cute
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
 
-from tilescout.spaces.gemm_streamk_sm90.launch import ALONG_N, ORDER
+from tilescout.spaces.gemm_streamk_sm90.launch import ALONG_N, BITS, EVENLY
+from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide
+
+
+@dsl_user_op
+def number_of(launch: int, *, loc: Any = None, ip: Any = None) -> Int32:
+    """The number of a launch, given with `NUMBER`: whole, as one operand, that is all that the launch code has of it.
+
+    The compiler takes it for unknown, as the assembly, which is empty, might have changed the register.
+    """
+    whole = Int32(launch).ir_value(loc=loc, ip=ip)
+    passed = llvm.inline_asm(T.i32(), [whole], "", "=r,0", has_side_effects=False, loc=loc, ip=ip)
+    return Int32(passed) & ((1 << BITS) - 1)
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,9 @@ class BandedOrder:
     shift
         The binary logarithm of the width of a band.
     along_n
-        1 if bands run along n, else 0.
+        Positive if bands run along n, else 0.
+    divided
+        How the steps of the tiles are divided, see `SharedTiles.passed`; nothing if each tile is whole.
     """
 
     count_m: Any
@@ -33,20 +49,20 @@ class BandedOrder:
     batches: Int32
     shift: Int32
     along_n: Int32
+    divided: tuple[Any, ...] = ()
 
     @classmethod
-    def passed(cls, count_m: Int32, count_n: Int32, batches: Int32, number: int) -> tuple[Any, Any, Any]:
+    def passed(cls, count_m: Int32, count_n: Int32, batches: Int32, order: Int32) -> tuple[Any, Any, Any]:
         """What a launch passes of an order, in three parts, as the kernel that is inherited takes it."""
         counts = (count_m, count_n, count_m * count_n)
-        along_m, along_n, per_batch = (cute.fast_divmod_create_divisor_v2(cutlass.max(each, 1)) for each in counts)
-        return along_m, along_n, (per_batch, batches, Int32(number))
+        along_m, along_n, per_batch = map(divisor, counts)
+        return along_m, along_n, (per_batch, batches, order)
 
     @classmethod
-    def of(cls, count_m: Any, count_n: Any, rest: tuple[Any, Int32, Int32]) -> Any:
-        """The order that was `passed`, in the place of a `TileOrder`."""
-        per_batch, batches, number = rest
-        code = number - ORDER
-        return cls(count_m, count_n, per_batch, batches, code % ALONG_N, code // ALONG_N)
+    def of(cls, count_m: Any, count_n: Any, rest: tuple[Any, ...]) -> Any:
+        """The order that was `passed`, in the place of a `TileOrder`; behind it, how the tiles are divided."""
+        per_batch, batches, order, *divided = rest
+        return cls(count_m, count_n, per_batch, batches, order & (ALONG_N - 1), order & ALONG_N, tuple(divided))
 
     def count(self) -> Int32:
         """Units of work."""
@@ -76,6 +92,72 @@ class BandedOrder:
         if self.along_n > 0:
             m, n = n, m
         return m, n, batch
+
+
+def divisor(number: Int32) -> Any:
+    """What divides by a number, or by one if that is smaller, without a division."""
+    return cute.fast_divmod_create_divisor_v2(cutlass.max(number, 1))
+
+
+@cute.jit
+def shared_by(way: Int32, tiles: Int32, steps: Int32, clusters: Int32) -> tuple[Int32, Int32]:
+    """The tiles that are shared, and their parts, by a number for the way to share."""
+    fixed = divide(way, False, tiles, steps, clusters, cutlass.min)
+    evenly = divide(way, True, tiles, steps, clusters, cutlass.min)
+    shared, parts = Int32(fixed.shared), Int32(fixed.parts)
+    if way == EVENLY:
+        shared, parts = Int32(evenly.shared), Int32(evenly.parts)
+    return shared, parts
+
+
+@dataclass(frozen=True)
+class SharedTiles(Partition):
+    """A partition that a launch passes, with what is divided by, and the quotients that all jobs need.
+
+    Attributes
+    ----------
+    by_steps, by_parts
+        Divisors.
+    each, rest
+        Whole steps of each part, and how many of the shared tiles are left: a part has one more, or none.
+    """
+
+    by_steps: Any
+    by_parts: Any
+    each: Int32
+    rest: Int32
+
+    @classmethod
+    def passed(cls, way: Int32, tiles: Int32, steps: Int32, clusters: Int32) -> tuple[Any, ...]:
+        """What a launch passes: the tiles that are shared, divisors, and quotients.
+
+        Parameters
+        ----------
+        way
+            Parts of each tile, or `EVENLY`.
+        tiles, steps, clusters
+            See `divide`.
+        """
+        shared, parts = shared_by(way, tiles, steps, clusters)
+        by_steps, by_parts = divisor(steps), divisor(parts)
+        parts = Int32(by_parts.divisor)
+        return shared, by_steps, by_parts, shared * steps // parts, shared * steps % parts
+
+    @classmethod
+    def of(cls, tiles: Any, divided: tuple[Any, ...]) -> Any:
+        """The partition that was `passed`."""
+        shared, by_steps, by_parts, each, rest = divided
+        steps, parts = Int32(by_steps.divisor), Int32(by_parts.divisor)
+        return cls(tiles, steps, shared, parts, cutlass.min, by_steps, by_parts, each, rest)
+
+    def begin(self, job: Any) -> Any:
+        part = self.least(job, self.parts)
+        return part * self.each + part * self.rest // self.by_parts + (job - part) * self.steps
+
+    def segment(self, step: Any, end: Any) -> tuple[Any, Any, Any]:
+        tile = step // self.by_steps
+        before = tile * self.steps
+        return tile, step - before, self.least(self.steps, end - before)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
-from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape, order_number, relaunched
+from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape, launch_number, relaunched
 from tilescout.spaces.gemm_streamk_sm90.rules import (
     CONSTRAINTS,
     DIRECTIONS,
@@ -39,6 +39,7 @@ from tilescout.spaces.gemm_streamk_sm90.rules import (
     workspace_bytes,
 )
 from tilescout.spaces.knobs import Configuration, Value, configurations_of
+from tilescout.spaces.launched import Launched
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.stocked import stocked
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -53,10 +54,12 @@ _WIDE, _SMALL_CLUSTER = 96, 2
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
 _ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
-# Immediate operands of other processors' instructions are not in one piece. Blocks that are launched two by two are
-# another kernel.
-_BANDS = next(knob.values for knob in KNOBS if knob.name == "swizzle")
-_LAUNCHED = {"swizzle": _BANDS, "raster": DIRECTIONS} if machine() in ("x86_64", "AMD64") else {}
+# Blocks that are launched two by two are another kernel, and so are those that have whole tiles. Other processors'
+# instructions do not have immediate operands in one piece.
+_BANDS, _SPLITS = (next(knob.values for knob in KNOBS if knob.name == name) for name in ("swizzle", "split"))
+_WAYS = tuple((split, int(split == 1)) for split in _SPLITS)  # of `_SHARING`: evenly, then by each number of parts
+_SHARING = ("split", "stream_k")
+_OF_A_LAUNCH: Launched = {"swizzle": _BANDS, "raster": DIRECTIONS, _SHARING: _WAYS}
 _TRIED_BANDS = (1, 4, 8)  # their widths; none of 2 was clearly the best (`experiments/results/promotion.md`)
 # What is estimated to be slower by more is not begun with. Orders that differ by less were the fastest, in both
 # directions of a wave; where tiles are many, slower ones were much slower, and so was one warp group where two were
@@ -86,7 +89,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     archs = ("sm_90a",)
     knobs = KNOBS
     constraints = CONSTRAINTS
-    launched = _LAUNCHED
+    launched = _OF_A_LAUNCH if machine() in ("x86_64", "AMD64") else {}
 
     def check(self, problem: GemmProblem) -> None:
         gemm_sm90.TEMPLATE.check(problem)
@@ -181,16 +184,12 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         from tilescout.spaces.gemm_streamk_sm90.build import build_object
 
         problem = GemmProblem.small(signature)
-        split, stream_k = int(configuration["split"]), configuration["stream_k"] == 1
-        return build_object(
-            shape_of(configuration, problem), split, stream_k, order_number(configuration), problem, path
-        )
+        shares = configuration["split"] != 1 or configuration["stream_k"] == 1
+        return build_object(shape_of(configuration, problem), shares, launch_number(configuration), problem, path)
 
     def relaunch(self, binary: bytes, configuration: Mapping[str, Value], signature: str) -> bytes:
         compiled = self.compiled_as(Configuration.of(configuration))
-        old, new = order_number(compiled), order_number(configuration)
-        shares = configuration["split"] != 1 or configuration["stream_k"] == 1
-        return relaunched(binary, old, new, launches=2 if shares else 1)
+        return relaunched(binary, launch_number(compiled), launch_number(configuration))
 
     @property
     def source_hash(self) -> str:

@@ -18,6 +18,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_streamk_sm90.launch import EVENLY
 from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape, halves, most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.rules import promotion_of
@@ -320,7 +321,7 @@ import json
 import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
-from tilescout.spaces.gemm_streamk_sm90.launch import order_number
+from tilescout.spaces.gemm_streamk_sm90.launch import WAY, launch_number
 from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder
 
 
@@ -335,7 +336,7 @@ compiled, found = None, []
 for case in json.loads(input()):
     m, n, batches, swizzle, raster = case
     tiles = torch.zeros((m * n * batches, 3), dtype=torch.int32)
-    number = order_number({"swizzle": swizzle, "raster": raster})
+    number = launch_number({"swizzle": swizzle, "raster": raster, "split": 1, "stream_k": 0}) & ((1 << WAY) - 1)
     arguments = (from_dlpack(tiles).mark_layout_dynamic(), Int32(m), Int32(n), Int32(batches), Int32(number))
     compiled = compiled or cute.compile(walk, *arguments)
     compiled(*arguments)
@@ -367,6 +368,51 @@ def test_the_tiles_are_walked_in_the_bands_that_a_launch_asks_for(tmp_path: Path
         assert found == walked(*case), case
 
 
+DIVIDES = """
+import json
+import torch
+from cutlass import Int32, cute
+from cutlass.cute.runtime import from_dlpack
+from tilescout.spaces.gemm_streamk_sm90.scheduler import SharedTiles
+
+
+@cute.jit
+def divide(out: cute.Tensor, way: Int32, tiles: Int32, steps: Int32, clusters: Int32):
+    partition = SharedTiles.of(tiles, SharedTiles.passed(way, tiles, steps, clusters))
+    for job in range(partition.jobs):
+        step, end = partition.begin(job), partition.begin(job + 1)
+        out[job, 0], out[job, 1], out[job, 2], out[job, 3] = step, *partition.segment(step, end)
+
+
+compiled, found = None, []
+for case in json.loads(input()):
+    jobs, *numbers = case
+    segments = torch.zeros((jobs, 4), dtype=torch.int32)
+    arguments = (from_dlpack(segments).mark_layout_dynamic(), *map(Int32, numbers))
+    compiled = compiled or cute.compile(divide, *arguments)
+    compiled(*arguments)
+    found.append(segments.tolist())
+print(json.dumps(found))
+"""
+
+
+def test_what_a_launch_passes_divides_the_tiles_as_the_rules_say(tmp_path: Path) -> None:
+    script = tmp_path / "divides.py"  # CuteDSL reads the source of what it compiles
+    script.write_text(DIVIDES)
+    sizes = ((1, 7, 132), (35, 112, 132), (130, 5, 132), (400, 60, 66), (133, 3, 132), (7, 2, 16))
+    cases = [(way, *size) for way in (EVENLY, 2, 3, 5, 16, 32) for size in sizes]
+    partitions = [divide(case[0], case[0] == EVENLY, *case[1:]) for case in cases]
+    given = [(each.jobs, *case) for each, case in zip(partitions, cases, strict=True)]
+    told = subprocess.run(
+        [sys.executable, str(script)], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    for case, partition, found in zip(cases, partitions, json.loads(told.stdout), strict=True):
+        begins = [partition.begin(job) for job in range(partition.jobs + 1)]
+        expected = [[step, *partition.segment(step, end)] for step, end in itertools.pairwise(begins)]
+        assert found == expected, case
+
+
 BUILDS = """
 import json
 from pathlib import Path
@@ -385,6 +431,7 @@ def test_a_kernel_that_is_relaunched_is_to_the_byte_what_is_compiled_for_it(tmp_
     wanted = [
         Configuration.of(configuration(tile_n=128, swizzle=8, raster="n")),
         Configuration.of(configuration(tile_n=128, swizzle=2, split=4)),
+        Configuration.of(configuration(tile_n=128, stream_k=1, raster="n")),
     ]
     both = [each for one in wanted for each in (TEMPLATE.compiled_as(one), one)]
     told = subprocess.run(

@@ -1,5 +1,6 @@
-"""Knobs that only a launch knows: which configurations are compiled as one."""
+"""Knobs that only a launch knows, alone or together: which configurations are compiled as one."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,12 @@ from tilescout.spaces.declarations import check_declarations
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
-from tilescout.spaces.launched import codes_known, compiled_as, kernels_of, served_by
+from tilescout.spaces.launched import Launched, codes_known, compiled_as, kernels_of, served_by
 from tilescout.spaces.templates import find_template
 
 KNOBS = (Knob("tile", (64, 128), ""), Knob("band", (1, 2, 4), ""), Knob("raster", ("m", "n", "pairs"), ""))
-LAUNCHED: dict[str, tuple[Value, ...]] = {"band": (2, 4), "raster": ("n", "m")}
+LAUNCHED: Launched = {"band": (2, 4), "raster": ("n", "m")}
+TOGETHER: Launched = {("band", "raster"): ((2, "n"), (4, "m"), (1, "n"))}
 GRID = (
     np.array(np.meshgrid(*(np.arange(len(knob.values)) for knob in KNOBS), indexing="ij"))
     .reshape(3, -1)
@@ -41,6 +43,30 @@ def test_kernels_have_the_same_number_if_and_only_if_they_are_compiled_as_one() 
     assert sorted(kernels_of({}, KNOBS, GRID)) == list(range(len(ALL)))
 
 
+@pytest.mark.parametrize(
+    ("given", "compiled"),
+    [
+        ((64, 4, "m"), (64, 2, "n")),
+        ((128, 1, "n"), (128, 2, "n")),
+        ((64, 2, "n"), (64, 2, "n")),
+        ((64, 4, "n"), (64, 4, "n")),  # no launch knows this combination
+    ],
+)
+def test_what_is_launched_together_is_compiled_as_its_first_combination(
+    given: Sequence[Value], compiled: Sequence[Value]
+) -> None:
+    names = [knob.name for knob in KNOBS]
+    found = compiled_as(TOGETHER, Configuration(tuple(zip(names, given, strict=True))))
+    assert list(found.items()) == list(zip(names, compiled, strict=True))
+
+
+@pytest.mark.parametrize("launched", [LAUNCHED, TOGETHER, {}])
+def test_the_number_of_a_kernel_has_the_codes_of_what_is_compiled_as_its_digits(launched: Launched) -> None:
+    compiled = codes_known(KNOBS, [compiled_as(launched, each) for each in ALL])
+    digits = np.unravel_index(kernels_of(launched, KNOBS, GRID), [len(knob.values) for knob in KNOBS])
+    assert np.array_equal(np.transpose(digits), compiled)
+
+
 @given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 30), max_size=40))
 def test_some_kernels_serve_just_what_is_compiled_as_they_are(some: set[int], of: list[int]) -> None:
     found = served_by(np.array(sorted(some), dtype=np.int64), np.array(of, dtype=np.int64))
@@ -64,6 +90,10 @@ def test_a_configuration_of_other_knobs_or_values_has_no_codes() -> None:
         ({"bands": (1, 2)}, "'bands'"),
         ({"band": (1, 3)}, "3"),
         ({"band": ()}, "band"),
+        ({("band", "tile"): ((1, 3),)}, r"band and tile is \(1, 3\)"),
+        ({("band", "tile"): ((1,),)}, r"band and tile is \(1,\)"),
+        ({("band", "gone"): ((1, 3),)}, "'gone'"),
+        ({(): ()}, r"\(\)"),
         (("band",), "launched"),
     ],
 )
