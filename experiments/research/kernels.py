@@ -12,7 +12,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch
 from tilescout.search.engines.engine import LiveOptions
-from tilescout.search.engines.jobs import make_job
+from tilescout.search.engines.jobs import make_job, verified_scratch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import Objective, ProtocolOptions, block_launches
 from tilescout.search.measure.worker import Worker
@@ -66,7 +66,7 @@ def load_named(
     path = folder / f"{Path(name).name}.so"
     configuration = dict(zip((knob.name for knob in template.knobs), row, strict=True))
     clusters = worker.machine.max_clusters(template.blocks_per_cluster(configuration))
-    scratch = template.scratch_bytes(configuration, problem)
+    scratch = verified_scratch(template, configuration, problem)
     digest = sha256(path.read_bytes()).hexdigest()
     return load_launch(path, digest, template.name, template.workload, clusters, scratch)
 

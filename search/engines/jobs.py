@@ -15,7 +15,7 @@ from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.worker import Job
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import DeviceError
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.workloads import load_workload
@@ -30,7 +30,6 @@ def make_job(
     options: ProtocolOptions,
 ) -> Job:
     """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
-    verified = (problem, *load_workload(template.workload).edge_problems(problem))
     return Job(
         shared_object=str(artifact.path),
         sha256=artifact.sha256,
@@ -40,9 +39,15 @@ def make_job(
         blocks_per_cluster=template.blocks_per_cluster(configuration),
         library_us=library_us,
         options=options,
-        scratch_bytes=max(template.scratch_bytes(configuration, each) for each in verified),
+        scratch_bytes=verified_scratch(template, configuration, problem),
         loader=template.loader,
     )
+
+
+def verified_scratch(template: KernelTemplate, configuration: Mapping[str, Value], problem: Problem) -> int:
+    """The most bytes that a kernel needs for itself, of a problem and of those that it is verified on with it."""
+    verified = (problem, *load_workload(template.workload).edge_problems(problem))
+    return max(template.scratch_bytes(configuration, each) for each in verified)
 
 
 def job_of(template: KernelTemplate, task: Task, options: ProtocolOptions) -> Job:
