@@ -50,6 +50,8 @@ def resource_usage(binary: bytes, folder: Path | None = None) -> tuple[int, int,
     ------
     BuildError
         If the binary holds no GPU code or ``cuobjdump`` can't read it.
+    MemoryError
+        If ``cuobjdump`` was killed. That says nothing of the binary.
     """
     usages = []
     with TemporaryDirectory(dir=folder) as scratch:
@@ -57,8 +59,12 @@ def resource_usage(binary: bytes, folder: Path | None = None) -> tuple[int, int,
             cubin = Path(scratch, "kernel.cubin")
             cubin.write_bytes(image)
             command = [find_cuobjdump(), "-res-usage", str(cubin)]
-            report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-            usages += [tuple(map(int, match)) for match in _USAGE.findall(report)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode < 0:
+                raise MemoryError(f"cuobjdump was killed by signal {-done.returncode}")
+            if done.returncode:
+                raise BuildError(f"the compiled object holds no GPU code that cuobjdump can read: {done.stderr}")
+            usages += [tuple(map(int, match)) for match in _USAGE.findall(done.stdout)]
     if not usages:
         raise BuildError("the compiled object holds no GPU code that cuobjdump can read")
     registers, stack, shared, local = (max(column) for column in zip(*usages, strict=True))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -24,6 +25,13 @@ from tilescout.spaces.faults import SHORTAGES, described
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import Built, KernelTemplate
+
+# What is printed of a tool that was killed: by GCC of its linker, by nvcc, by GCC of its other tools, by Clang, and by
+# Python. Nothing but the lack of memory, or a person, sends the signals 9 and 15.
+_KILLED = re.compile(
+    r"(?:terminated with|died due to) signal (?:9|15)\b|(?:Killed|Terminated) signal terminated program"
+    r"|unable to execute command: (?:Killed|Terminated)|died with <Signals\.SIG(?:KILL|TERM): "
+)
 
 
 def find_linker() -> str:
@@ -68,7 +76,7 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(shared_object), str(obj), *map(str, libraries)]
             # What is killed half-way leaves its own files in the scratch folder, too, which is swept.
-            environment = {**os.environ, "TMPDIR": str(scratch.absolute())}
+            environment = {**os.environ, "TMPDIR": str(scratch.absolute()), "LC_ALL": "C"}  # see `_refuse_passing`
             linked = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             if linked.returncode < 0:
                 raise MemoryError(f"the linker was killed by signal {-linked.returncode}")
@@ -178,7 +186,10 @@ def _no_place(store: ArtifactStore, reason: str | None) -> StoreError:
 
 
 def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
-    """Raise if a build failed because memory or disk space ran out, and not because of its configuration."""
+    """Raise if a build failed because memory or disk space ran out, and not because of its configuration.
+
+    Of tools there are only the English words that they print.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError):
@@ -188,7 +199,7 @@ def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
         cause = cause.__cause__ or cause.__context__
     if os.strerror(errno.ENOSPC) in str(error):  # what compilers and linkers print
         raise _no_place(store, os.strerror(errno.ENOSPC)) from error
-    if os.strerror(errno.ENOMEM) in str(error):
+    if os.strerror(errno.ENOMEM) in str(error) or _KILLED.search(str(error)):
         raise MemoryError(one_line(error)) from error
 
 

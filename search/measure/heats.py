@@ -52,6 +52,16 @@ class HeatMean:
     repeat: float
 
     @property
+    def known_freedom(self) -> float:
+        """Degrees of freedom of the error where the variance that is known beforehand is taken for the truth.
+
+        Only the heats' own variance then varies (F. E. Satterthwaite: An approximate distribution of estimates of
+        variance components, Biometrics Bulletin 2, 1946); infinite with one heat.
+        """
+        heats = self.freedom - _FREEDOM + 1
+        return self.freedom**2 / (heats - 1) if heats > 1 else math.inf
+
+    @property
     def here(self) -> float:
         """Half of the 95 % interval of what this process would measure with ever more heats."""
         from scipy.special import stdtrit  # the quantile of t; `scipy.stats.t.ppf` takes 16 times as long

@@ -20,6 +20,7 @@ from tilescout.spaces.errors import ArtifactError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import find_template
+from tilescout.spaces.trust import read_record
 
 KEY = ArtifactKey("space", "5a5a", Configuration.of({"tile": 64, "raster": "m"}), "bf16", "sm_90a", "4.8.1")
 MADE = Artifact(Path("kernel.so"), "c0ffee", "entry", Resources(168, 0, 4096), compile_seconds=0.75)
@@ -146,6 +147,31 @@ def test_it_lists_the_kernels_that_differ_in_their_configuration_alone(store: Ar
     for record in store.root.glob("??/*/artifact.json"):
         record.write_text("{")
     assert store.configurations(KEY) == []
+
+
+def test_a_record_is_read_once_by_a_process_and_one_that_is_gone_is_not_listed(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def noted(path: Path, *others: Any) -> bytes:
+        read.append(path)
+        return read_record(path, *others)
+
+    keys = [replace(KEY, configuration=Configuration.of({"tile": tile, "raster": "m"})) for tile in (1, 2, 3)]
+    for key, artifact in zip(keys, (MADE, REFUSED, MADE), strict=True):
+        publish(store, artifact, key=key)
+    monkeypatch.setattr("tilescout.search.build.artifacts.read_record", noted)
+
+    assert set(store.configurations(KEY)) == {keys[0].configuration, keys[2].configuration}
+    assert len(read) == 3
+    again = ArtifactStore(store.root)  # another search of the same process
+    assert len(again.configurations(KEY)) == 2
+    assert len(read) == 3
+    shutil.rmtree(store.folder(keys[0]))
+    assert again.configurations(KEY) == [keys[2].configuration]
+    (store.folder(keys[2]) / "artifact.json").chmod(0o666)  # others may write it now
+    assert again.configurations(KEY) == []
 
 
 def test_of_two_writers_the_first_wins(store: ArtifactStore) -> None:

@@ -102,6 +102,25 @@ def test_a_kernel_that_is_cut_short_is_refused(library: bytes) -> None:
         resource_usage(cubin[: len(cubin) // 2])
 
 
+@pytest.mark.parametrize(
+    ("does", "raised", "told"),
+    [
+        ("kill -KILL $$", MemoryError, "cuobjdump was killed by signal 9"),
+        ("echo 'out of luck' >&2; exit 255", BuildError, "no GPU code that cuobjdump can read: out of luck"),
+    ],
+)
+def test_how_cuobjdump_ended_is_told(
+    library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, raised: type[Exception], told: str
+) -> None:
+    tool = tmp_path / "cuobjdump"
+    tool.write_text(f"#!/bin/sh\n{does}\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr("tilescout.search.build.binaries.find_cuobjdump", lambda: str(tool))
+
+    with pytest.raises(raised, match=told):
+        resource_usage(library)
+
+
 def test_cuobjdump_comes_with_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
 

@@ -1,6 +1,5 @@
 """The compiler processes: what they build, what they survive, and that they do nothing twice."""
 
-import errno
 import os
 import shutil
 import signal
@@ -329,36 +328,6 @@ def test_the_real_kernel_is_built_with_what_it_occupies(compiled_gemm: Artifact)
     assert 0 < compiled_gemm.resources.registers <= 255
     assert 100_000 < compiled_gemm.resources.shared_memory <= 232_448
     assert compiled_gemm.path.with_name("artifact.json").read_text().count(template.source_hash) == 1
-
-
-@pytest.mark.parametrize(
-    ("cause", "raised"),
-    [
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StoreError),
-        (MemoryError("no more"), MemoryError),
-        (RuntimeError("ld: final link failed: No space left on device"), StoreError),
-    ],
-    ids=["disk full", "memory", "printed"],
-)
-def test_a_shortage_is_not_recorded_as_the_configurations_fault(
-    plain_gemm: ModuleType,
-    store: ArtifactStore,
-    monkeypatch: pytest.MonkeyPatch,
-    cause: Exception,
-    raised: type[Exception],
-) -> None:
-    def build_in_need(*arguments: object) -> None:
-        try:
-            raise cause
-        except Exception as error:
-            raise BuildError(str(error)) from error
-
-    monkeypatch.setattr(plain_gemm.PlainGemmTemplate, "build", build_in_need)
-    key = ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host")
-
-    with pytest.raises(raised):
-        build(plain_gemm.TEMPLATE, key, store)
-    assert store.find(key) is None
 
 
 @pytest.fixture

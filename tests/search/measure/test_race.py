@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.measure.measurement import Timing
 from tilescout.search.measure.race import Estimate, Race, RaceOptions, race_fastest, run_race
+from tilescout.spaces.errors import SamplerError
 
 OPTIONS = RaceOptions()
 DEFAULT = 7
@@ -248,13 +249,16 @@ def test_who_ran_in_more_rounds_cost_more_of_the_gpus_time() -> None:
     assert raced.seconds_of(4) == 0
 
 
-def test_one_that_is_as_fast_as_the_others_is_dropped_in_no_more_races_than_promised() -> None:
-    ratios = {**dict.fromkeys([1, 2, 3, 4, 5], 1.0), DEFAULT: 1.3}
+@pytest.mark.parametrize(("default", "noise", "heat"), [(1.3, 0.005, 0.0), (1.0, 0.001, OPTIONS.heat)])
+def test_one_that_is_as_fast_as_the_others_is_dropped_in_no_more_races_than_promised(
+    default: float, noise: float, heat: float
+) -> None:
+    ratios = {**dict.fromkeys([1, 2, 3, 4, 5], 1.0), DEFAULT: default}
     dropped = 0
     for seed in FEWER:
-        rounds = Rounds(ratios, seed)
-        run_race(list(ratios), DEFAULT, rounds.measure, OPTIONS, seed)
-        dropped += len(rounds.asked[-1][0]) < len(ratios)
+        rounds = Rounds(ratios, seed, noise, heat=heat)
+        race = run_race(list(ratios), DEFAULT, rounds.measure, OPTIONS, seed)
+        dropped += min(race.ran[at] for at in ratios if at != DEFAULT) < race.rounds
 
     assert dropped / len(FEWER) <= 1 - OPTIONS.confidence
 
@@ -335,3 +339,31 @@ def test_on_other_hosts_the_time_over_the_librarys_is_less_certain_and_the_verdi
         np.hypot(np.log(here.high / here.value), RaceOptions().host)
     )
     assert f"on other hosts {1 / elsewhere.high:.3f} to {1 / elsewhere.low:.3f}" in found.verdict()
+
+
+@pytest.mark.parametrize("name", ["candidates", "look", "looks", "fewest", "pairs"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
+def test_what_a_race_counts_is_a_whole_number_from_1_on(name: str, value: object) -> None:
+    with pytest.raises(SamplerError, match=f"a race's {name} can't be {value!r}: allowed are whole numbers from 1 on"):
+        replace(OPTIONS, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["within", "heat_seconds", "seconds", "confidence", "loss", "heat", "repeat", "host"])
+@pytest.mark.parametrize("value", [-0.1, math.inf, math.nan, "1"])
+def test_what_a_race_is_judged_by_is_a_finite_number(name: str, value: object) -> None:
+    with pytest.raises(SamplerError, match=f"{name} can't be {value!r}: allowed are finite numbers from 0 on"):
+        replace(OPTIONS, **{name: value})
+
+
+def test_heats_differ_always_and_no_confidence_is_above_1() -> None:
+    with pytest.raises(SamplerError, match="a race's heat can't be 0: allowed are numbers above 0"):
+        RaceOptions(heat=0)
+    with pytest.raises(SamplerError, match="a race's confidence can't be 95: allowed are numbers from 0 to 1"):
+        RaceOptions(confidence=95)
+
+
+def test_the_least_that_is_allowed_is_a_race_also_where_all_times_are_equal() -> None:
+    least = RaceOptions(candidates=1, look=1, looks=1, fewest=1, heat=1e-9, repeat=0, confidence=0, seconds=0, loss=0)
+    found = run_race([1, 2], DEFAULT, lambda indices, rounds, pairs, seed: np.ones((rounds, len(indices))), least, 0)
+    assert found.rounds == 1
+    assert found.over_default.value == 1
