@@ -97,6 +97,14 @@ class OtherTrials:
         """Where they lie among those of all problems; see `points_of`."""
         return points_of(self.space)
 
+    def telling(self, most: int) -> Indices:
+        """Positions of so many of them at most, in order: half the fastest, half evenly spaced among the rest."""
+        if len(self) <= most:
+            return np.arange(len(self))
+        fastest, by_time = most - most // 2, np.argsort(self.log_time, kind="stable")
+        spaced = np.linspace(fastest, len(self) - 1, most // 2).astype(np.int64)
+        return np.sort(by_time[np.concatenate([np.arange(fastest), spaced])])
+
     def sample(self) -> Sample:
         """The measurements as a cost model learns from them."""
         return Sample(str(self.space.problem), self.features, self.log_time, self.pruned)
@@ -130,14 +138,17 @@ def place_of(problem: Problem) -> Floats:
     return np.log2(np.maximum(problem.dimensions, 1.0)) / OCTAVES
 
 
-def nearest(others: Sequence[OtherTrials], problem: Problem) -> list[OtherTrials]:
-    """Those of the most similar problems, as many as have `MOST` trials together; at least one of those alike in form.
+def nearest(others: Sequence[OtherTrials], problem: Problem) -> list[tuple[OtherTrials, Indices]]:
+    """Those of the most similar problems, with the positions of the trials that count: `MOST` in all.
 
     Problems that only their names tell of may have more sizes or fewer: nothing is learned from these.
     """
     place = place_of(problem)
     alike = [other for other in others if len(place_of(other.space.problem)) == len(place)]
     away = [float(np.abs(place_of(other.space.problem) - place).sum()) for other in alike]
-    ordered = [alike[at] for at in np.argsort(away, kind="stable")]
-    total = np.cumsum([len(other) for other in ordered])
-    return [other for other, count in zip(ordered, total, strict=True) if count <= MOST] or ordered[:1]
+    found, left = [], MOST
+    for at in np.argsort(away, kind="stable"):
+        if left:
+            found.append((alike[at], alike[at].telling(left)))
+            left -= len(found[-1][1])
+    return found

@@ -199,14 +199,13 @@ class Prior:
         if self.model is None or self.others is None:
             return None
         parts = []
-        for number, other in enumerate(nearest(self.others(), self.space.problem), start=1):
+        for number, (other, kept) in enumerate(nearest(self.others(), self.space.problem), start=1):
             if id(other) not in self._predicted:
                 self._predicted[id(other)] = other, self._predict(self.model, other.features)
             expected = self._predicted[id(other)][1]
-            noise = self._options.noise_of(other.pruned)
-            problem = np.full(len(other), number)
-            points = self._located(other.points, other.features, place_of(other.space.problem))
-            parts.append(Observed(points, other.log_time - expected.mean, expected.spread, noise, problem))
+            errors, noise = other.log_time - expected.mean, self._options.noise_of(other.pruned[kept])
+            points = self._located(other.points[kept], other.features.take(kept), place_of(other.space.problem))
+            parts.append(Observed(points, errors[kept], expected.spread[kept], noise, np.full(len(kept), number)))
         return reduce(Observed.and_, parts) if parts else None
 
     def beside(self) -> Observed | None:
@@ -217,13 +216,13 @@ class Prior:
         if self.model is not None or self._is_described:
             return None
         others = nearest([*(self.others() if self.others is not None else ()), *self.earlier], self.space.problem)
-        if sum(map(len, others)) < self._options.startup:
+        if sum(len(kept) for _, kept in others) < self._options.startup:
             return None
         parts = []
-        for number, other in enumerate(others, start=1):
-            values, ones = limited(other.log_time), np.ones(len(other))
-            noise = self._options.noise_of(other.pruned)
-            parts.append(Observed(other.points, values - values.mean(), ones, noise, np.full(len(other), number)))
+        for number, (other, kept) in enumerate(others, start=1):
+            values, noise = limited(other.log_time), self._options.noise_of(other.pruned[kept])
+            errors, ones = (values - values.mean())[kept], np.ones(len(kept))
+            parts.append(Observed(other.points[kept], errors, ones, noise, np.full(len(kept), number)))
         return reduce(Observed.and_, parts)
 
     @cached_property

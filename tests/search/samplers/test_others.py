@@ -7,6 +7,7 @@ import numpy as np
 import optuna
 import pytest
 
+from tilescout.costmodel.posterior import limited
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
@@ -93,8 +94,9 @@ def test_a_study_tells_its_timed_and_pruned_trials() -> None:
 
 
 def test_the_most_similar_problems_come_first_and_not_too_many(known: list[OtherTrials]) -> None:
-    assert nearest(known, GemmProblem(2048, 2048, 4096))[0].space.problem == ALIKE[2]
-    assert sum(map(len, nearest(known * 10, SEARCHED))) <= MOST
+    assert nearest(known, GemmProblem(2048, 2048, 4096))[0][0].space.problem == ALIKE[2]
+    assert [len(kept) for _, kept in nearest(known * 10, SEARCHED)] == [60, 60, 60, 60, MOST - 240]
+    assert [(other, kept.tolist()) for other, kept in nearest(known[:1], SEARCHED)] == [(known[0], [*range(60)])]
     assert len(nearest(known, SEARCHED)) == 3
 
 
@@ -132,12 +134,12 @@ def plain_times(space: SearchSpace) -> np.ndarray:
     return np.asarray(rows * (1 + 0.1 * np.square(space.codes - valley).sum(axis=1)))
 
 
-def plain_others(*rows: int) -> list[OtherTrials]:
-    """Twenty random trials of each of these problems."""
+def plain_others(*rows: int, each: int = 20) -> list[OtherTrials]:
+    """So many random trials of each of these problems."""
     found = []
     for seed, space in enumerate(map(plain_space, rows)):
-        indices = np.random.default_rng(seed).choice(len(space), 20, replace=False)
-        found.append(OtherTrials.of(space, indices, plain_times(space)[indices], np.zeros(20, dtype=np.bool_)))
+        indices = np.random.default_rng(seed).choice(len(space), each, replace=False)
+        found.append(OtherTrials.of(space, indices, plain_times(space)[indices], np.zeros(each, dtype=np.bool_)))
     return [other for other in found if other is not None]
 
 
@@ -173,6 +175,33 @@ def test_earlier_studies_tell_as_much_as_other_problems_of_a_suite() -> None:
     assert (plain_proposals(space, 5, earlier=lambda: known) == together).all()
     assert (plain_proposals(space, 5, others=lambda: known[:1], earlier=lambda: known[1:]) == together).all()
     assert (plain_proposals(space, 5, earlier=lambda: known, options={"recall": 0}) == plain_proposals(space, 5)).all()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 60, 128, 215])
+def test_of_many_trials_of_a_problem_the_fastest_count_and_others_evenly_spaced(most: int) -> None:
+    ranks = np.random.default_rng(0).permutation(216)
+    many = replace(plain_others(512, each=216)[0], log_time=ranks.astype(np.float64))
+    kept = many.telling(most)
+
+    assert len(kept) == most
+    assert (np.diff(kept) > 0).all()
+    found, fastest = np.sort(ranks[kept]), most - most // 2
+    assert found[:fastest].tolist() == [*range(fastest)]
+    steps = np.diff(found[fastest:])
+    assert not len(steps) or (np.ptp(steps) <= 1 and found[-1] == 215)
+    assert many.telling(216).tolist() == many.telling(300).tolist() == [*range(216)]
+
+
+def test_no_more_of_a_large_earlier_study_counts_and_it_tells_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilescout.search.samplers.others.MOST", 64)
+    space, (known,) = plain_space(2048), plain_others(512, each=216)
+    beside = GuidedSampler(space, 0, model=None, earlier=lambda: [known]).about.prior.beside()
+
+    assert beside is not None
+    assert len(beside.errors) == len(beside.points) == 64
+    values = limited(known.log_time)
+    assert beside.errors.min() == (values - values.mean()).min()  # about the mean of all
+    assert plain_proposals(space, 5, earlier=lambda: [known]).min() < 1.1
 
 
 def test_earlier_studies_tell_where_to_look_while_all_its_own_trials_fail() -> None:
@@ -232,6 +261,21 @@ def test_what_a_model_got_wrong_on_others_corrects_it(known: list[OtherTrials]) 
     change = after - before
     here = space.columns["schedule"] == "pingpong"
     assert change[here].mean() - change[~here].mean() > 0.1
+
+
+def test_no_more_of_a_problem_with_many_trials_corrects_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, whole = (TEMPLATE.space(problem, H200) for problem in (SEARCHED, ALIKE[0]))
+    known = OtherTrials.of(whole, np.arange(0, 3000, 30), np.arange(1.0, 101.0), np.zeros(100, dtype=np.bool_))
+    assert known is not None
+    prior = GuidedSampler(space.subset(np.arange(0, 4000, 40)), 0, others=lambda: [known]).about.prior
+    everything = prior.elsewhere()
+    monkeypatch.setattr("tilescout.search.samplers.others.MOST", 40)
+    some, kept = prior.elsewhere(), known.telling(40)
+
+    assert everything is not None
+    assert some is not None
+    for name in ("points", "errors", "spread", "noise", "problem"):
+        assert (getattr(some, name) == getattr(everything, name)[kept]).all()
 
 
 def test_trials_that_arrive_meanwhile_count_at_once(known: list[OtherTrials]) -> None:
