@@ -7,6 +7,7 @@ A search that logs by itself imports MLflow, Matplotlib and scikit-learn: 6 to 1
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -79,7 +80,9 @@ class StandingLogger(Closing):
         self._answers: dict[int, dict[str, Any]] = {}
         self._left = False
         self._session = open_session(_STANDBY, {"uri": uri, "root": root, "place": str(place.absolute())})
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._hearing = threading.Condition()
+        self._is_polled = False  # whether somebody waits for the next answer, and hears it for all
 
     def study(self, name: str, run_id: str | None) -> "StandingTracker":
         """A tracker of the study of this name, which `run_id` continues; it belongs to the suite, where one was begun.
@@ -103,7 +106,7 @@ class StandingLogger(Closing):
         StoreError
             If the process ended.
         """
-        with self._lock:
+        with self._sending:
             try:
                 self._session.connection.send_bytes(json.dumps({"what": what, **about}).encode())
             except OSError as error:
@@ -119,20 +122,33 @@ class StandingLogger(Closing):
         StoreError
             If it can't be done, or the process ended.
         """
-        with self._lock:
-            try:
-                while self._heard < number:
-                    if not self._session.connection.poll(seconds):
-                        return None
-                    answer = json.loads(self._session.connection.recv_bytes())
-                    self._heard += 1
-                    self._answers[self._heard] = answer
-            except (OSError, EOFError) as error:
-                raise _ended(error) from error
+        until = time.monotonic() + (seconds or 0.0)
+        with self._hearing:
+            while self._heard < number:
+                left = None if seconds is None else max(0.0, until - time.monotonic())
+                if not (self._hearing.wait(left) if self._is_polled else self._hear(left)):
+                    return None
             answer = self._answers[number]  # it is kept: whoever asks again is told the same
         if "error" in answer:
             raise StoreError(answer["error"])
         return answer
+
+    def _hear(self, seconds: float | None) -> bool:
+        """Wait for the next answer, whoever's it is, while others ask for theirs; whether there is one in time."""
+        self._is_polled = True
+        self._hearing.release()
+        try:
+            told = self._session.connection.recv_bytes() if self._session.connection.poll(seconds) else None
+        except (OSError, EOFError) as error:
+            raise _ended(error) from error
+        finally:
+            self._hearing.acquire()
+            self._is_polled = False
+            self._hearing.notify_all()  # also where there is none: another goes on waiting for it
+        if told is not None:
+            self._heard += 1
+            self._answers[self._heard] = json.loads(told)
+        return told is not None
 
     @property
     def has_begun(self) -> bool:
@@ -151,7 +167,7 @@ class StandingLogger(Closing):
 
     def tell(self, **about: Any) -> None:
         """Let it know of trials. If it ended, the next that is asked for says so."""
-        with self._lock, suppress(OSError):
+        with self._sending, suppress(OSError):
             self._session.connection.send_bytes(json.dumps({"what": "tell", **about}).encode())
 
     def close(self) -> None:

@@ -6,9 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -32,6 +34,7 @@ from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
 from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.desk import _Desk, _serve, with_indices
+from tilescout.search.tracking.standing.logger import StandingLogger
 from tilescout.search.tracking.standing.unlogged import clear, mark, unlogged
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -243,6 +246,60 @@ def test_why_a_study_could_not_begin_is_told_to_whoever_asks_again(
         for _ in range(2):
             with pytest.raises(StoreError, match="the process that logs to MLflow ended"):
                 _ = other.run_id
+
+
+@pytest.fixture
+def standing_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StandingLogger, Connection]]:
+    """A session, and the end of its connection at which a test stands in for the process that logs."""
+    ours, theirs = Pipe()
+    session = SimpleNamespace(connection=ours, kill=lambda: None, wait=lambda: None)
+    monkeypatch.setattr(logger, "open_session", lambda *asked: session)
+    with StandingLogger("odd://", None, tmp_path) as standing, theirs:
+        yield standing, theirs
+
+
+def _finishing(standing: StandingLogger, pool: ThreadPoolExecutor, study: str) -> "Future[Any]":
+    """A search that waits until its study is finished."""
+    number = standing.send("finish", study=study)
+    waiting = pool.submit(standing.answer, number)
+    while not standing._is_polled:
+        time.sleep(0.001)
+    return waiting
+
+
+def test_a_search_that_waits_until_its_study_is_logged_holds_up_no_other(
+    standing_apart: tuple[StandingLogger, Connection],
+) -> None:
+    standing, theirs = standing_apart
+    with ThreadPoolExecutor() as pool, theirs:
+        early = standing.send("begin", study="other")
+        first = _finishing(standing, pool, "one")
+        pool.submit(standing.tell, study="other", indices={1: 5}).result(timeout=30)
+        late = pool.submit(standing.send, "begin", study="third").result(timeout=30)
+        assert standing.answer(late, 0.0) is None  # and whoever does not wait is told at once
+        begun = pool.submit(standing.answer, early)
+        theirs.send_bytes(b'{"run_id": "of the other"}')
+        assert begun.result(timeout=30) == {"run_id": "of the other"}
+        assert not first.done()
+        for _ in range(2):
+            theirs.send_bytes(b"{}")
+        assert first.result(timeout=30) == standing.answer(late) == {}
+
+
+def test_whoever_waits_behind_another_for_an_answer_gets_it_or_is_told_of_the_end(
+    standing_apart: tuple[StandingLogger, Connection],
+) -> None:
+    standing, theirs = standing_apart
+    with ThreadPoolExecutor() as pool, theirs:
+        first = _finishing(standing, pool, "one")
+        behind = [pool.submit(standing.answer, standing.send("finish", study=str(study))) for study in range(3)]
+        theirs.send_bytes(b'{"of": "one"}')
+        theirs.send_bytes(b'{"of": 0}')
+        assert [first.result(timeout=30), behind[0].result(timeout=30)] == [{"of": "one"}, {"of": 0}]
+        theirs.close()
+        for waiting in behind[1:]:
+            with pytest.raises(StoreError, match="the process that logs to MLflow ended"):
+                waiting.result(timeout=30)
 
 
 def _marks(store: Path) -> list[Path]:
