@@ -1,7 +1,7 @@
 """Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral
 from pathlib import Path
@@ -19,7 +19,7 @@ from tilescout.search.studies.folders import STORE, artifacts, check_store, stud
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import SamplerError, StoreError
+from tilescout.spaces.errors import SamplerError, StoreError, one_line
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, given_template
@@ -185,6 +185,8 @@ def tune(
     if sampler is not None:
         check_sampler(sampler, settings or {})
     check_settings(settings or {})
+    if not isinstance(library_kernels, Integral) or library_kernels < 0:
+        raise SamplerError(f"`library_kernels` can't be {library_kernels!r}, allowed are 0, 1, 2, ...")
     live = patient_with(peers, live or LiveOptions())
     store, table = check_store(named_folder(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else given_template(space)
@@ -236,10 +238,16 @@ def tune(
 
 
 def _first(
-    first: Callable[[KernelTemplate, SearchSpace], Iterable[int]], template: KernelTemplate, space: SearchSpace
+    first: Callable[[KernelTemplate, SearchSpace], Sequence[int]], template: KernelTemplate, space: SearchSpace
 ) -> Sequence[int]:
     """The indices that are tried first. None is of another space, or counted from the end, which would be another."""
-    found = list(first(template, space))
+    returned = first(template, space)
+    try:
+        indices = iter(returned)
+    except TypeError as error:
+        told = one_line(repr(returned), 60)
+        raise SamplerError(f"`first` returned {told}, expected a sequence of indices of the space") from error
+    found = list(indices)
     for each in found:
         if not isinstance(each, Integral) or not 0 <= int(each) < len(space):
             raise SamplerError(f"`first` names configuration {each!r}, allowed are 0 to {len(space) - 1}")
@@ -275,7 +283,7 @@ def _search(
         except SuiteInterrupted as interrupted:
             if not interrupted.results:
                 raise
-            raise SearchInterrupted(fastest(interrupted.results)) from interrupted
+            raise SearchInterrupted(fastest(interrupted.results), interrupted.complete) from interrupted
         return fastest(found)
     with Evaluator(engine, problem) as evaluator:
         if not evaluator.measures_anew:

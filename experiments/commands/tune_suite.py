@@ -115,7 +115,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             )  # fmt: skip
         except SuiteInterrupted as interrupted:
             bars.stop()
-            if interrupted.results:
+            if interrupted.results and not interrupted.complete:  # else they have been shown
                 show(interrupted.results)
             write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
             tracking.run.log(interrupted.results)

@@ -66,6 +66,8 @@ def make_engine(
     check_device(device)
     if gpus is not None and gpus < 1:
         raise DeviceError(f"can't use {gpus} GPUs: `gpus` is 1 or more, or None for all")
+    if gpus is not None and gpus > 1 and device.startswith("cuda:"):
+        raise DeviceError(f"`device='{device}'` is one GPU, and `gpus` asks for {gpus}: leave one of them out")
     asked = find_objective(objective) if objective is not None else None
     template.check(problem)
     if asked is not None:

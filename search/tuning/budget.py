@@ -1,7 +1,8 @@
 """When a search ends. It is known before what searches is imported."""
 
+import math
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 
 from tilescout.spaces.errors import SamplerError
 
@@ -15,7 +16,7 @@ class Budget:
     Raises
     ------
     SamplerError
-        If a limit is no number: nothing is below it, and a search would end at once.
+        If a limit is no finite number from 0 on, or that of trials no whole one.
 
     Attributes
     ----------
@@ -35,7 +36,12 @@ class Budget:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        limits = {"trials": self.trials, "gpu_seconds": self.gpu_seconds, "seconds": self.seconds}
-        for name, limit in limits.items():
-            if limit is not None and not (isinstance(limit, Real) and limit >= 0):
-                raise SamplerError(f"the budget's {name} can't be {limit!r}: allowed are numbers from 0 on, and None")
+        for name, kind, allowed in (
+            ("trials", Integral, "whole numbers"),
+            ("gpu_seconds", Real, "finite numbers"),
+            ("seconds", Real, "finite numbers"),
+        ):
+            limit = getattr(self, name)
+            is_number = isinstance(limit, kind) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and 0 <= limit < math.inf):
+                raise SamplerError(f"the budget's {name} can't be {limit!r}: allowed are {allowed} from 0 on, and None")

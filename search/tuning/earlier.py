@@ -1,7 +1,7 @@
 """Trials of earlier searches of a kernel: a search of another problem learns from them."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,11 @@ from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
-LOOKED_AT = 32
-"""Most studies of a kernel that are read, each of a hundred trials in 24 ms: those that come last by their names."""
+USED = 32
+"""Most studies of a kernel that are learned from: those that come last by their names."""
+
+READ = 128
+"""Most studies that are read to find them, each of a hundred trials in 24 ms: many may be of an older kernel."""
 
 
 def recalled(sampler: AnySampler, place: Path | str, evaluator: Evaluator, but: Collection[Problem]) -> dict[str, Any]:
@@ -54,10 +57,10 @@ def earlier_trials(place: Path | str, evaluator: Evaluator, but: Collection[Prob
     StoreError
         If the place can't be read.
     """
-    template, store = evaluator.template, study_store(place)
-    names = [name for name in store.names() if name.startswith(f"{template.name}-")]
-    found = []
-    for name in names[-LOOKED_AT:]:
+    store, found = study_store(place), list[OtherTrials]()
+    for name in _promising(store.names(), evaluator, but)[:READ]:
+        if len(found) == USED:
+            break
         try:
             trials = _trials(store.load(name), evaluator, but)
         except (*MALFORMED, TilescoutError, OptunaError) as error:
@@ -65,7 +68,14 @@ def earlier_trials(place: Path | str, evaluator: Evaluator, but: Collection[Prob
             continue
         if trials is not None:
             found.append(trials)
-    return found
+    return found[::-1]
+
+
+def _promising(names: Sequence[str], evaluator: Evaluator, but: Collection[Problem]) -> list[str]:
+    """The names, the last first, that studies of other problems may have on this kind of device, measured likewise."""
+    begin, place = f"{evaluator.template.name}-", f"-{evaluator.device.name}-{evaluator.provenance.kind}-"
+    own = tuple(f"{begin}{problem}{place}".replace(":", "-") for problem in but)
+    return [name for name in reversed(names) if name.startswith(begin) and place in name and not name.startswith(own)]
 
 
 def _trials(study: optuna.Study, evaluator: Evaluator, but: Collection[Problem]) -> OtherTrials | None:

@@ -5,25 +5,27 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
+from operator import itemgetter
 from typing import Protocol
 
-import numpy as np
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, checked_answer, distributions
-from tilescout.search.samplers.joint import Joint, first_alike
+from tilescout.search.samplers.joint import Joint
+from tilescout.search.samplers.order import PLACE, SEEN, asked_before, in_order, mark, place_of
 from tilescout.search.studies.optuna_hooks import queued_parameters
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
     codes,
     damaged,
-    finished_trials,
     give_up,
     keep_outcome,
     record_expected,
@@ -32,7 +34,7 @@ from tilescout.search.studies.trials import (
     was_given,
 )
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.tally import Tally, Told
+from tilescout.search.tuning.tally import Behind, Tally, Told
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError
 from tilescout.spaces.space import SearchSpace
 
@@ -83,6 +85,22 @@ class Lane:
     def sampler(self) -> SpaceSampler | None:
         """The sampler, if it is one of ours."""
         return self.study.sampler if isinstance(self.study.sampler, SpaceSampler) else None
+
+    @cached_property
+    def _records(self) -> dict[int, TrialRecord | None]:
+        return {}
+
+    def record(self, finished: FrozenTrial) -> TrialRecord | None:
+        """The record of a finished trial, which is read once; see `trial_record`."""
+        if finished.number not in self._records:
+            self._records[finished.number] = trial_record(finished, self.space)
+        return self._records[finished.number]
+
+    def finished(self) -> list[TrialRecord]:
+        """The finished trials of the study, in the order of their numbers."""
+        trials = self.study.get_trials(deepcopy=False)
+        records = (self.record(trial) for trial in trials if trial.state.is_finished())
+        return [record for record in records if record is not None]
 
     def done(self) -> str | None:
         """Why the sampler would stop; see `SpaceSampler.done`, and so for the others."""
@@ -138,7 +156,7 @@ OnChange = Callable[[Sequence[Joint]], None]
 """Hears how far searches are together, as each study is to see it."""
 
 
-def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = lambda joints: None) -> str | None:
+def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange | None = None) -> str | None:
     """Search several spaces for one problem, within one budget, until all of their samplers would stop; see `run`.
 
     Until an outcome is known the studies take turns, and so where a sampler can't say what it expects to gain. Then the
@@ -151,7 +169,7 @@ def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = la
     budget
         When to stop, of all together.
     on_change
-        Called whenever something of what it hears changes.
+        Called whenever something of what it hears changes; None spares the counting.
     """
     return _Loop(lanes, budget, on_change).run()
 
@@ -159,18 +177,19 @@ def run_together(lanes: Sequence[Lane], budget: Budget, on_change: OnChange = la
 class _Loop:
     """The state of a search; see `run_together`."""
 
-    def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: OnChange) -> None:
+    def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: OnChange | None) -> None:
         self._lanes, self._budget, self._on_change = lanes, budget, on_change
         self._knobs = [distributions(lane.space) for lane in lanes]
         self._tallies = [Tally() for _ in lanes]
         self._expected_us: float | None = None
-        self._told: list[Told] = []  # of all trials
+        self._behind = Behind()
+        self._place = 0  # the last that is known, see `PLACE`
         self._compiled = set[tuple[int, int]]()  # by the numbers of lanes, the kernels of the same
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
         self._late: dict[tuple[int, int], int] = {}  # see `_first`; how many trials had been told at the proposal
-        self._proposed: dict[tuple[int, int], float] = {}  # by lane and number, see `_proposed_at`
+        self._asked: dict[tuple[int, int], tuple[FrozenTrial, bool]] = {}  # by lane and number, see `_is_blind`
         self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
         lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
         self._lookahead = lookaheads[0] if lookaheads else None
@@ -203,13 +222,12 @@ class _Loop:
         for lane in self._lanes:
             for record in lane.tuner.look()[0]:
                 lane.on_trial(record)
-        found = [
-            (record.finished, at, record)
-            for at, lane in enumerate(self._lanes)
-            for record in finished_trials(lane.study, lane.space)
-        ]
-        for _, at, record in sorted(found, key=lambda each: each[:2]):
-            self._add(at, record)
+        found = []
+        for at, lane in enumerate(self._lanes):
+            records, trials = lane.finished(), lane.study.get_trials(deepcopy=False)
+            found += [(trials[record.number], at, record, trials) for record in records]
+        for _, at, record, trials in in_order(found, itemgetter(0)):
+            self._add(at, record, trials)
 
     def _propose(self) -> str | None:
         """Have as much in flight as is worth it; why the search is to end."""
@@ -251,7 +269,7 @@ class _Loop:
         self._in_flight[at, index] = trial
         tally.running += 1
         if self._has_to_wait(at, index):
-            self._late[at, index] = len(self._told)
+            self._late[at, index] = self._trials
         self._changed()
         if (expected := lane.expected(index)) is not None:
             record_expected(trial, expected)
@@ -274,7 +292,7 @@ class _Loop:
             lane.evaluator.give_up()
             for key in [each for each in self._in_flight if each[0] == at]:
                 if key in self._arrived:
-                    self._tell(key, self._arrived.pop(key))
+                    self._tell(key)
                 else:
                     give_up(lane.study, self._in_flight.pop(key))
                     self._late.pop(key, None)
@@ -322,12 +340,12 @@ class _Loop:
             lane.tuner.take_over()
             found, elsewhere = lane.tuner.look()
             news.extend(found)
-            for record in found:
-                self._add(at, record)
+            self._count(at, found)
             if not self._may_ask(at, elsewhere):
                 return None
             trial = lane.study.ask()
             lane.tuner.begin(trial)
+            mark(lane.study, trial, SEEN, self._place)
             return trial
 
         trial = lane.tuner.alone(claim)
@@ -356,14 +374,14 @@ class _Loop:
                     if at != first[0] and lane.evaluator.has_outcome:
                         self._wait(at, first)
                 self._changed()
-        except BaseException:  # of another lane, or Ctrl-C: what has arrived is not lost with it
+            for key in [first] if self._lookahead is not None else list(self._arrived):
+                if key in self._arrived:
+                    self._tell(key)
+        except BaseException:  # of another lane or a callback, or Ctrl-C: what has arrived is not lost with it
             with suppress(StoreError):
                 for key, measurement in self._arrived.items():
                     keep_outcome(self._in_flight[key], measurement)
             raise
-        for key in [first] if self._lookahead is not None else list(self._arrived):
-            if key in self._arrived:
-                self._tell(key, self._arrived.pop(key))
 
     def _first(self) -> tuple[int, int]:
         """The trial that is told next, whatever arrives first: so a search does not depend on how fast its machine is.
@@ -372,42 +390,56 @@ class _Loop:
         most: a GPU would have nothing to do until they are there. By a simulated clock, searches with portfolios end
         after 2.73 s in the median so, not 3.57 (`experiments/results/wall-time.md`).
         """
-        due = len(self._told) - 2 * (self._lookahead or 0)
+        due = self._trials - 2 * (self._lookahead or 0)
         return next((key for key in self._in_flight if self._late.get(key, due) <= due), next(iter(self._in_flight)))
 
     def _wait(self, at: int, first: tuple[int, int]) -> None:
-        with self._alone(at):
-            for index, measurement in self._lanes[at].evaluator.wait():
-                self._keep(at, index, measurement, first)
-
-    def _keep(self, at: int, index: int, measurement: Measurement, first: tuple[int, int]) -> None:
         lane = self._lanes[at]
-        self._arrived[at, index] = _relative_to(measurement, lane.library_us, lane.evaluator.library_us())
-        if self._lookahead is not None and (at, index) != first:
-            keep_outcome(self._in_flight[at, index], self._arrived[at, index])
+        with self._alone(at):
+            found, library_us = lane.evaluator.wait(), lane.evaluator.library_us()
+            arrived = {(at, index): _relative_to(each, lane.library_us, library_us) for index, each in found}
+            self._arrived |= arrived
+            for key in arrived if self._lookahead is not None else ():
+                if key != first:
+                    keep_outcome(self._in_flight[key], arrived[key])
 
-    def _tell(self, key: tuple[int, int], measurement: Measurement) -> None:
-        lane, tally = self._lanes[key[0]], self._tallies[key[0]]
-        trial = self._in_flight.pop(key)
+    def _tell(self, key: tuple[int, int]) -> None:
+        """Tell an outcome that has arrived; it counts as arrived until it is stored."""
+        at, trial = key[0], self._in_flight[key]
+        lane = self._lanes[at]
+        for record in self._count(at, lane.tuner.look()[0]):  # so that the place of this one is behind theirs
+            lane.on_trial(record)
+        mark(lane.study, trial, PLACE, self._place + 1)
+        is_own = record_outcome(lane.study, trial, self._arrived[key])
+        del self._arrived[key], self._in_flight[key]
         self._late.pop(key, None)
-        tally.running -= 1
-        if not record_outcome(lane.study, trial, measurement):
+        self._tallies[at].running -= 1
+        if not is_own:
             return  # this process was taken for dead, and the trial is another tuner's
-        outcome = trial_record(lane.study.get_trials(deepcopy=False)[trial.number], lane.space)
+        trials = lane.study.get_trials(deepcopy=False)
+        outcome = lane.record(trials[trial.number])
         assert outcome is not None
-        self._add(key[0], outcome)
+        self._add(at, outcome, trials)
         self._changed()
         lane.on_trial(outcome)
 
-    def _add(self, at: int, trial: TrialRecord) -> bool:
-        """Count a trial of a study; False if it was counted before."""
-        if not self._tallies[at].add(trial):
-            return False
-        timing, is_dear = trial.measurement.timing, bool(self._dear_kernels([(at, trial.index)]))
-        ratio = timing.ratio if timing is not None else math.inf
-        self._told.append(Told(ratio, is_dear, self._proposed_at(at, trial.number), trial.finished))
-        self._compiled.add((at, int(self._lanes[at].evaluator.kernels[trial.index])))
-        return True
+    def _count(self, at: int, news: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+        """Count what other tuners have told of a study; the same."""
+        trials = self._lanes[at].study.get_trials(deepcopy=False) if news else ()
+        for record in news:
+            self._add(at, record, trials)
+        return news
+
+    def _add(self, at: int, record: TrialRecord, trials: Sequence[FrozenTrial]) -> None:
+        """Count a trial of a study, whose trials are these, unless it was counted before."""
+        if not self._tallies[at].add(record):
+            return
+        trial, timing = trials[record.number], record.measurement.timing
+        self._place = max(self._place, place_of(trial))
+        if self._on_change is not None:
+            ratio, is_dear = timing.ratio if timing is not None else math.inf, self._dear_kernels([(at, record.index)])
+            self._behind.add(Told(trial, ratio, bool(is_dear), was_given(trial, trials)))
+        self._compiled.add((at, int(self._lanes[at].evaluator.kernels[record.index])))
 
     def _dear_kernels(self, trials: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
         """The kernels of trials that had to be compiled for them, though much is stored, by the numbers of lanes."""
@@ -418,33 +450,36 @@ class _Loop:
                 dear.add((at, int(lane.evaluator.kernels[index])))
         return dear - self._compiled
 
-    def _proposed_at(self, at: int, number: int) -> float:
-        """When a sampler proposed a trial, in seconds since the epoch; before all time if none did."""
-        if (at, number) not in self._proposed:
+    def _is_blind(self, at: int, number: int, known: FrozenTrial) -> bool:
+        """Whether no sampler proposed a trial in flight with one in view that was told."""
+        if (at, number) not in self._asked:
             trials = self._lanes[at].study.get_trials(deepcopy=False)
-            started = trials[number].datetime_start if not was_given(trials[number], trials) else None
-            self._proposed[at, number] = started.timestamp() if started is not None else -math.inf
-        return self._proposed[at, number]
+            self._asked[at, number] = trials[number], was_given(trials[number], trials)
+        trial, is_given = self._asked[at, number]
+        return is_given or asked_before(trial, known)
+
+    @property
+    def _trials(self) -> int:
+        """How many have been told."""
+        return sum(tally.trials for tally in self._tallies)
 
     def _changed(self) -> None:
-        trials, running = sum(tally.trials for tally in self._tallies), len(self._in_flight)
-        found = Joint(None, self._expected_us, trials=trials, running=running, spaces=len(self._lanes))
-        ratios = np.array([told.ratio for told in self._told])
-        best = float(ratios.min(initial=math.inf))
-        if math.isfinite(best):
-            first = first_alike(ratios)
-            known, behind = self._told[first].finished, self._told[first + 1 :]
+        if self._on_change is None:
+            return
+        behind, running = self._behind, len(self._in_flight)
+        found = Joint(None, self._expected_us, trials=self._trials, running=running, spaces=len(self._lanes))
+        if (known := behind.known) is not None:
             found = replace(
                 found,
-                since=len(behind),
-                dear=sum(told.is_dear for told in behind),
+                since=behind.since,
+                dear=behind.dear,
                 dear_running=len(self._dear_kernels(self._in_flight)),
-                blind=sum(told.proposed < known for told in behind),
+                blind=behind.blind,
                 blind_running=sum(
-                    self._proposed_at(at, trial.number) < known for (at, _), trial in self._in_flight.items()
+                    self._is_blind(at, trial.number, known) for (at, _), trial in self._in_flight.items()
                 ),
             )
-        times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
+        times = [behind.best * lane.library_us if known is not None else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
 
 

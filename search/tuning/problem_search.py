@@ -18,7 +18,6 @@ from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.duel import Finalist, duel
@@ -127,6 +126,11 @@ class ProblemSearch:
         self._met: Sequence[StudyResult] = ()  # what both told, by their spaces, once their answers have raced
         self._changed = threading.Condition()
 
+    @property
+    def _is_joint(self) -> bool:
+        """Whether each sampler is told how far the searches of both spaces are together."""
+        return self._shared.strategy.searches_jointly and self._spaces > 1
+
     def run(self, space: int) -> StudyResult | None:
         """Search a space; in a thread of its own. None if it is the second, and its search failed."""
         return self._second() if space else self._first()
@@ -212,7 +216,7 @@ class ProblemSearch:
         if shared.strategy.learns_from_others:
             settings["others"] = others
         settings |= recalled(options.sampler, options.studies, evaluator, shared.problems)
-        if shared.strategy.searches_jointly and self._spaces > 1:
+        if self._is_joint:
             settings["joint"] = lambda: self._joints[space]
         if space and "model" in settings:
             from tilescout.search.samplers.guided import model_beside
@@ -239,12 +243,12 @@ class ProblemSearch:
         with self._changed:
             self._lanes.insert(0, lane)  # that of the second space may be there before
             self._changed.wait_for(lambda: len(self._lanes) == len(self._going))  # it is there, or its search failed
-        finished = self._look()
+        finished, see = self._look(), self._see if self._is_joint else None
         if self._turn is not None and self._turn.is_over(self._claimed, self._claim):  # an earlier run had it
             self._pass()
         while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
             before, waited = finished, [each.evaluator.waited for each in self._lanes]
-            self._stopped = run_together(self._lanes, self._turn.budget(self._claimed, budget.whole), self._see)
+            self._stopped = run_together(self._lanes, self._turn.budget(self._claimed, budget.whole), see)
             waits = [each.evaluator.waited - so_far for each, so_far in zip(self._lanes, waited, strict=True)]
             for each, own in zip(self._lanes, waits, strict=True):
                 each.evaluator.lent += sum(waits) - own
@@ -364,7 +368,7 @@ class ProblemSearch:
         gains: list[float | None] = []
         fastest: list[float] = []
         for space, lane in enumerate(self._lanes):
-            found = finished_trials(lane.study, lane.space)
+            found = lane.finished()
             fastest.append(math.inf if lane.errors else _fastest(found))
             trials += found
             if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:

@@ -24,16 +24,21 @@ from tilescout.spaces.terminal import Console
 
 
 def why_ended(results: Sequence[StudyResult], budget: Budget) -> str:
-    """The reason why a search ended, or several that had one budget, in a few words."""
+    """The reason why a search ended, or several that had one budget, in a few words.
+
+    The limits are those of trials alone: setting up, the library's candidates and the race take time beside. Where no
+    other reason is left, a limit of wall-clock time was the reason.
+    """
     if all(result.stopped for result in results):
         return "stopped by itself"
     if budget.trials is not None and sum(len(result.trials) for result in results) >= budget.trials:
         return "all trials are done"
-    if budget.gpu_seconds is not None and sum(result.gpu_seconds for result in results) >= budget.gpu_seconds:
+    if all(result.stopped or len(result.trials) >= result.info.size for result in results):
+        return "nothing is left to try"
+    spent = sum(trial.measurement.gpu_seconds for result in results for trial in result.trials)
+    if budget.gpu_seconds is not None and spent >= budget.gpu_seconds:
         return "the GPU seconds are spent"
-    if budget.seconds is not None and max(result.seconds for result in results) >= budget.seconds:
-        return "the time is up"
-    return "nothing is left to try"
+    return "the time is up" if budget.seconds is not None else "nothing is left to try"
 
 
 class SecondsColumn(ProgressColumn):

@@ -265,7 +265,8 @@ def _ready_sampler(evaluator: Evaluator, options: TuneOptions) -> SpaceSampler:
     space = evaluator.space
     settings = recalled(options.sampler, options.studies, evaluator, (space.problem,)) | dict(options.settings)
     sampler = make_sampler(options.sampler, space, options.seed, **settings)
-    sampler.find_stored(evaluator.stored(), evaluator.stock(), evaluator.kernels)
+    if type(sampler).find_stored is not SpaceSampler.find_stored:  # the store is looked through for it
+        sampler.find_stored(evaluator.stored(), evaluator.stock(), evaluator.kernels)
     sampler.get_ready()
     return sampler
 
@@ -307,8 +308,8 @@ def _presented(audience: Audience, result: StudyResult) -> StudyResult:
     SearchInterrupted
         On Ctrl-C, with the complete result.
     """
-    audience.settle(result.trials)
     try:
+        audience.settle(result.trials)
         result = replace(result, page=audience.page())
         audience.finish(result)
     except StoreError as error:  # the study has every trial: what was found is not lost with the tracker

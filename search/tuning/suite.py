@@ -43,11 +43,14 @@ class SuiteInterrupted(KeyboardInterrupt):
     ----------
     results
         The best so far of each search that had begun, in the order of the problems.
+    complete
+        Whether all had ended and their results been handed out: only what shows these was cut short.
     """
 
-    def __init__(self, results: list[StudyResult]) -> None:
+    def __init__(self, results: list[StudyResult], complete: bool = False) -> None:
         super().__init__("the searches were interrupted")
         self.results = results
+        self.complete = complete
 
 
 def tune_suite(
@@ -136,10 +139,11 @@ def _run(
     turns, answers = shared.turns, shared.answers
     first_spaces_first = sorted(answers.searches, key=lambda each: each[::-1])
     begun = {each: in_thread(partial(searches[each[0]].run, each[1]), "search") for each in first_spaces_first}
-    futures = [begun[each] for each in answers.searches]
+    futures, complete = [begun[each] for each in answers.searches], False
     try:
         if found := answers.wait():
             on_results(found)
+        complete = True
         answers.open()
         wait(futures)  # of an error in one of them the others learn nothing, and finish
         _tell_reasons(searches, begun, least=2)  # the first one is raised
@@ -149,7 +153,8 @@ def _run(
         answers.open()
         wait(futures)  # a second Ctrl-C ends this, and the searches with the process
         _tell_reasons(searches, begun, least=1)
-        raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
+        so_far = [result for future in futures if (result := _so_far(future))]
+        raise SuiteInterrupted(so_far, complete) from interrupt
     except BaseException:
         answers.open()
         wait(futures)

@@ -3,27 +3,69 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from tilescout.search.samplers.joint import first_alike
+from tilescout.search.samplers.order import asked_before
 from tilescout.search.studies.records import TrialRecord
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Told:
     """A finished trial of any of the studies, as far as it counts for all.
 
     Attributes
     ----------
+    trial
+        The trial.
     ratio
         Its time over the library's; infinite without one.
     is_dear
         See `Joint`.
-    proposed, finished
-        When a sampler proposed it, and when its outcome was known, in seconds since the epoch.
+    is_given
+        Whether no sampler proposed it; see `was_given`.
     """
 
+    trial: FrozenTrial
     ratio: float
     is_dear: bool
-    proposed: float
-    finished: float
+    is_given: bool
+
+
+class Behind:
+    """Counts of the trials that were told behind the first of those that are as fast as the best.
+
+    Attributes
+    ----------
+    best
+        The least ratio to the library; infinite without one.
+    known
+        The first trial that is as fast, but for `ALIKE`; None without one.
+    since, dear, blind
+        See `Joint`.
+    """
+
+    def __init__(self) -> None:
+        self.best = math.inf
+        self.known: FrozenTrial | None = None
+        self.since = self.dear = self.blind = 0
+        self._told: list[Told] = []
+
+    def add(self, told: Told) -> None:
+        """Count a trial that was told just now."""
+        self._told.append(told)
+        behind = [told] if self.known is not None else []
+        if told.ratio < self.best:
+            self.best = told.ratio
+            first = first_alike(np.array([each.ratio for each in self._told]))
+            self.known, behind = self._told[first].trial, self._told[first + 1 :]
+            self.since = self.dear = self.blind = 0
+        for each in behind:
+            assert self.known is not None
+            self.since += 1
+            self.dear += each.is_dear
+            self.blind += each.is_given or asked_before(each.trial, self.known)
 
 
 class Tally:

@@ -5,6 +5,7 @@ import logging
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -135,9 +136,13 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"first": lambda template, space: [-1]}, SamplerError),
         ({"first": lambda template, space: [len(space)]}, SamplerError),
         ({"first": lambda template, space: [0.5]}, SamplerError),
+        ({"first": lambda template, space: None}, SamplerError),
+        ({"library_kernels": -1}, SamplerError),
+        ({"library_kernels": 2.5}, SamplerError),
         ({"seed": 1.5}, SamplerError),
         ({"seed": None}, SamplerError),
         ({"budget": "3"}, SamplerError),
+        ({"budget": True}, SamplerError),
         ({"sampler": 3}, SamplerError),
         ({"mlflow": 1}, StoreError),
         ({"mlflow": ""}, StoreError),
@@ -151,6 +156,18 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         search(tmp_path / "store", **change)
     assert not (tmp_path / "store").exists()
+
+
+def test_what_is_tried_first_is_told_if_it_is_no_sequence_and_a_fault_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(SamplerError, match="`first` returned None, expected a sequence of indices of the space"):
+        search(tmp_path, first=lambda template, space: None)
+    with pytest.raises(TypeError, match="of its own"):
+        search(tmp_path, first=lambda template, space: faulty())
+
+
+def faulty() -> Iterator[int]:
+    yield 0
+    raise TypeError("of its own")
 
 
 def test_that_a_sampler_takes_no_model_is_told_before_the_model_is_looked_for(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 import optuna
@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.samplers.joint import first_alike
+from tilescout.search.samplers.order import asked_before, in_order
 from tilescout.search.studies.ledger import distributions
 from tilescout.search.studies.trials import was_given, was_tried
 from tilescout.spaces.space import Indices, SearchSpace
@@ -25,7 +26,7 @@ class History:
     Attributes
     ----------
     settled
-        Timed and pruned trials, in the order in which they finished, which a few do behind later proposals.
+        Timed and pruned trials, in the order in which they were told, which a few are behind later proposals.
     values
         A number to minimise for each of them, of the same shape: the natural logarithm of the time in µs if
         `are_times`, else the value or, of several objectives, the mean of the ranks.
@@ -39,7 +40,7 @@ class History:
         The position among those settled of the first trial with that value or, of times, with one as short but for
         `ALIKE`; None without one.
     since
-        Trials that finished behind that one, failed ones too; 0 without one.
+        Trials that were told behind that one, failed ones too; 0 without one.
     blind, blind_running
         Of those that count in `since`, and of those in flight, how many no sampler proposed with that one in view: they
         had been proposed when its outcome came, or were to be tried first.
@@ -105,8 +106,8 @@ def history_of(
     def in_state(*states: TrialState) -> list[tuple[FrozenTrial, int]]:
         return [(trial, index) for trial, index in legal if trial.state in states]
 
-    finished = [each for each in in_state(TrialState.COMPLETE, TrialState.PRUNED) if each[0].values is not None]
-    finished.sort(key=lambda each: _finished(each[0]))
+    told = in_order(in_state(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL), itemgetter(0))
+    finished = [each for each in told if each[0].state is not TrialState.FAIL and each[0].values is not None]
     values, are_times = _losses([trial for trial, _ in finished], study.directions)
     finite = np.isfinite(values)
     settled = np.array([index for _, index in finished], dtype=np.int64)[finite]
@@ -122,10 +123,11 @@ def history_of(
     if best is not None:
         exact_or_none = np.where(pruned, np.inf, values)
         first = first_alike(np.exp(exact_or_none - best)) if are_times else int(exact_or_none.argmin())
-        known = _finished(timed[first])
-        later = [each for each in [*timed, *(trial for trial, _ in failed)] if _finished(each) > known]
+        order = {trial.number: place for place, (trial, _) in enumerate(told)}
+        known = timed[first]
+        later = [each for each in [*timed, *map(itemgetter(0), failed)] if order[each.number] > order[known.number]]
         blind, blind_running = (
-            sum(each.number in given or _started_before(each, timed[first]) for each in some)
+            sum(each.number in given or asked_before(each, known) for each in some)
             for some in (later, [trial for trial, _ in running])
         )
     return History(
@@ -142,17 +144,6 @@ def history_of(
         given=len(given),
         are_times=are_times,
     )
-
-
-def _finished(trial: FrozenTrial) -> tuple[datetime, int]:
-    """When a trial finished, to compare with others."""
-    return trial.datetime_complete or datetime.max, trial.number
-
-
-def _started_before(trial: FrozenTrial, other: FrozenTrial) -> bool:
-    """Whether a trial was proposed before the outcome of another, which is finished, was known."""
-    started, finished = trial.datetime_start, other.datetime_complete
-    return started is not None and finished is not None and started < finished
 
 
 def _losses(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> tuple[Floats, bool]:

@@ -88,6 +88,7 @@ H200, RTX = "NVIDIA H200", "NVIDIA RTX A6000"
         ([H200] * 4, {"gpus": 3, "device": "cuda"}, ["cuda:0", "cuda:1", "cuda:2"]),
         ([H200] * 4, {"gpus": 9}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
         ([H200] * 4, {"device": "cuda:2"}, ["cuda:2"]),
+        ([H200] * 4, {"device": "cuda:2", "gpus": 1}, ["cuda:2"]),
         ([RTX, H200, H200], {"gpus": 1}, ["cuda:1"]),
         ([RTX, H200, H200], {"device": "cuda"}, ["cuda:1", "cuda:2"]),
         ([RTX, H200, H200], {"device": "cuda:0"}, ["cuda:0"]),  # which the engine refuses
@@ -122,6 +123,7 @@ def test_the_gpus_are_those_of_this_machine_that_the_kernels_run_on_or_as_many_a
         ({"objective": "solo"}, "unknown objective 'solo', allowed are chain and sandwich"),
         ({"device": "cuda"}, "no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='rep"),
         ({"device": "cuda:1", "table": Path("t.parquet")}, "`table` is for replaying, `device='cuda:1'` measures"),
+        ({"device": "cuda:2", "gpus": 4}, "`device='cuda:2'` is one GPU, and `gpus` asks for 4: leave one of them out"),
         ({"device": "replay", "cluster": "auto"}, "leave `device` and `table` out"),
         ({"cluster": "auto", "table": Path("t.parquet")}, "leave `device` and `table` out"),
     ],

@@ -1,5 +1,7 @@
 """The trials of a study as the guided search sees them: which count, and which were given."""
 
+from datetime import datetime, timedelta, tzinfo
+
 import numpy as np
 import optuna
 import pytest
@@ -8,6 +10,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided.history import history_of
+from tilescout.search.samplers.order import PLACE, SEEN, mark
 from tilescout.search.studies.trials import give_up, record_outcome, recover
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
@@ -53,6 +56,44 @@ def test_what_counts_as_behind_the_best_is_what_finished_behind_it(study: optuna
     study.tell(last, 11.0)
     found = history_of(study, SPACE)
     assert (found.settled.tolist(), found.since, found.blind, found.after_best.tolist()) == ([1, 0, 3], 1, 1, [3])
+
+
+def test_what_is_behind_the_best_does_not_depend_on_the_clocks_of_its_tuners(
+    study: optuna.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.sampler = make_sampler("random", SPACE, 0)
+
+    class Clock(datetime):
+        hours = 0
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return super().now(tz) + timedelta(hours=cls.hours)
+
+    monkeypatch.setattr("optuna.storages._in_memory.datetime", Clock)
+
+    def propose(seen: int) -> optuna.Trial:
+        proposed = study.ask()
+        mark(study, proposed, SEEN, seen)
+        for name, knob in distributions(SPACE).items():
+            proposed.suggest_int(name, knob.low, knob.high)
+        return proposed
+
+    def tell(trial: optuna.Trial, place: int, time_us: float) -> None:
+        mark(study, trial, PLACE, place)
+        study.tell(trial, time_us)
+
+    first, blind = propose(0), propose(0)
+    tell(first, 1, 10.0)
+    for hours in (-3, 3):  # of two tuners elsewhere
+        Clock.hours = hours
+        tell(propose(1), 2, 12.0)
+    tell(blind, 3, 11.0)
+    propose(3)
+    found = history_of(study, SPACE)
+
+    assert found.values == pytest.approx(np.log([10.0, 12.0, 12.0, 11.0]))
+    assert (found.first, found.since, found.blind, found.blind_running) == (0, 3, 1, 0)
 
 
 def test_a_trial_that_is_tried_again_counts_once(study: optuna.Study) -> None:

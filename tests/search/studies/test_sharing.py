@@ -39,7 +39,6 @@ from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE, PROBLEM = find_template("gemm_sm90"), GemmProblem(4096, 4096, 4096)
@@ -328,16 +327,16 @@ def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
             queue(other._study, int(SPACE.find(evaluator.space.codes[0])))
             record_outcome(other._study, begin(other, other._study), measured())
 
-        def finish_and_list(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
+        def finish_and_list(lane: loop.Lane) -> list[TrialRecord]:
             monkeypatch.undo()
             finish()
-            return finished_trials(study, space)
+            return lane.finished()
 
         own.look()
         if when == "before the search":
             finish()
         else:
-            monkeypatch.setattr(loop, "finished_trials", finish_and_list)
+            monkeypatch.setattr(loop.Lane, "finished", finish_and_list)
         shown: list[int] = []
         loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
         assert sorted(shown) == [0, 1, 2]

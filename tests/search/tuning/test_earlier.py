@@ -4,17 +4,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
+from tilescout.search.studies.journal_folder import JournalFolder
 from tilescout.search.studies.records import StudyInfo
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
+from tilescout.search.tuning import earlier
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.earlier import earlier_trials, recalled
 from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
@@ -75,6 +79,41 @@ def test_what_is_not_of_todays_kernel_on_this_device_is_left_out(
 
     monkeypatch.setattr(StudyInfo, "from_dict", changed)
     assert not earlier_trials(store, evaluator, ())
+
+
+def test_studies_that_are_left_out_take_no_room_of_others(
+    store: Path, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier, "USED", 1)
+    [last] = earlier_trials(store, evaluator, ())
+    [other] = earlier_trials(store, evaluator, (last.space.problem,))
+    assert {last.space.problem, other.space.problem} == set(BEFORE)
+
+
+def test_what_the_name_rules_out_is_not_read_and_no_more_than_are_allowed(
+    store: Path, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = sorted(path.stem for path in store.iterdir())
+    longer = f"{TEMPLATE.name}-16x4096x4096-bf16-relu-h200-replay-random-s0"
+    wrong = [
+        f"{TEMPLATE.name}-16x4096x4096-bf16-h200-replay-random-s0",
+        f"{TEMPLATE.name}-512x512x512-bf16-h100-replay-random-s0",
+        f"{TEMPLATE.name}-512x512x512-bf16-h200-live-random-s0",
+        f"{TEMPLATE.name}x-512x512x512-bf16-h200-replay-random-s0",
+    ]
+    read: list[str] = []
+
+    def note(folder: JournalFolder, name: str) -> optuna.Study:
+        read.append(name)
+        raise StoreError("it can't be read")
+
+    monkeypatch.setattr(JournalFolder, "names", lambda folder: sorted([*right, *wrong, longer]))
+    monkeypatch.setattr(JournalFolder, "load", note)
+    assert not earlier_trials(store, evaluator, (PROBLEM,))
+    assert read == sorted([*right, longer], reverse=True)
+    monkeypatch.setattr(earlier, "READ", 1)
+    assert not earlier_trials(store, evaluator, (PROBLEM,))
+    assert len(read) == len([*right, longer]) + 1
 
 
 def test_a_damaged_study_is_left_out(store: Path, evaluator: Evaluator, tmp_path: Path) -> None:

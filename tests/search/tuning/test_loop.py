@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
-from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import run
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker
+from tilescout.spaces.errors import StoreError
 
 
 class PruningEvaluator(Evaluator):
@@ -388,6 +389,36 @@ def test_a_search_goes_on_with_a_run_that_was_made_while_it_was_cut_short(table:
         run_study(again, replace(options, resume=True), make)
 
     assert continued == [None, "a run"]
+
+
+class Gone(NoTracker):
+    """Fails once the trials are done, when it is to take over those of tuners that are gone."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.adopted = error, 0
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        self.adopted += 1
+        if self.adopted == 2:
+            raise self.error
+
+
+def test_a_tracker_that_fails_behind_the_trials_costs_no_result(table: Table, tmp_path: Path) -> None:
+    tracker, options = Gone(StoreError("the server is gone")), TuneOptions("random", 0, Budget(trials=4), tmp_path)
+    with ShuffledEvaluator(table, 0) as evaluator:
+        result = run_study(evaluator, options, lambda info, run_id: tracker)
+
+    assert (len(result.trials), result.not_tracked) == (4, "the server is gone")
+
+
+def test_ctrl_c_right_behind_the_result_hands_it_out_whole(table: Table, tmp_path: Path) -> None:
+    tracker, options = Gone(KeyboardInterrupt()), TuneOptions("random", 0, Budget(trials=4), tmp_path)
+    told = list[StudyResult]()
+    with ShuffledEvaluator(table, 0) as evaluator, pytest.raises(SearchInterrupted) as ended:
+        run_study(evaluator, options, lambda info, run_id: tracker, on_result=told.append)
+
+    assert ended.value.complete
+    assert [ended.value.result] == told
 
 
 def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator
+from tilescout.costmodel.arrays import Floats
+from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided import GuidedSampler
@@ -18,8 +20,9 @@ from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue
+from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue, record_outcome
 from tilescout.search.tables.table import Table
+from tilescout.search.tuning import loop, tally
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, run_together
 from tilescout.spaces.errors import BuildError, TilescoutError
@@ -206,6 +209,74 @@ def test_what_has_arrived_is_not_lost_where_another_space_ends_the_search(table:
 
     assert told == []
     assert sum(MEASUREMENT in trial.user_attrs for trial in first.study.trials) == 1
+
+
+class AtOnce(ShuffledEvaluator):
+    """Hands out all that is in flight at once."""
+
+    def wait(self) -> list[tuple[int, Measurement]]:
+        found = list[tuple[int, Measurement]]()
+        while self._in_flight:
+            found += Evaluator.wait(self)
+        return found
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("of a callback")])
+def test_what_has_arrived_is_not_lost_where_a_callback_ends_the_search(table: Table, error: BaseException) -> None:
+    (lane,), told = lanes(table, [RandomSampler()], 0)
+
+    def tell(trial: TrialRecord) -> None:
+        lane.on_trial(trial)
+        if len(told) == 2:
+            raise error
+
+    with pytest.raises(type(error)):
+        run_together([replace(lane, evaluator=AtOnce(table, 0), on_trial=tell)], Budget(trials=20))
+
+    assert len(told) == 2
+    trials = lane.study.trials
+    assert len(trials) == 8
+    assert all(MEASUREMENT in trial.user_attrs for trial in trials)
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_an_outcome_that_is_not_stored_when_ctrl_c_comes_is_not_lost(
+    table: Table, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    (lane,), told = lanes(table, [RandomSampler()], 0)
+
+    def interrupted(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) -> bool:
+        if len(told) == after:
+            raise KeyboardInterrupt
+        return record_outcome(study, trial, measurement)
+
+    monkeypatch.setattr(loop, "record_outcome", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_together([replace(lane, evaluator=AtOnce(table, 0))], Budget(trials=20))
+
+    assert len(told) == after
+    assert all(MEASUREMENT in trial.user_attrs for trial in lane.study.trials)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_where_the_best_stands_is_looked_for_only_when_there_is_another_and_somebody_hears_of_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_heard: bool
+) -> None:
+    looks = list[int]()
+
+    def look(ratios: Floats) -> int:
+        looks.append(len(ratios))
+        return first_alike(ratios)
+
+    monkeypatch.setattr(tally, "first_alike", look)
+    searched, told = lanes(table, [Hopeful()], 0)
+    run_together(searched, Budget(trials=60), (lambda found: None) if is_heard else None)
+
+    bests = [
+        at for at in range(1, 61) if told[at - 1][1] < min((ratio for _, ratio in told[: at - 1]), default=math.inf)
+    ]
+    assert looks == (bests if is_heard else [])
+    assert 1 < len(bests) < 20
 
 
 def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:

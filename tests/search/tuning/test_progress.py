@@ -10,9 +10,12 @@ from tilescout.search import Budget, SearchInterrupted, TuneResult, tune
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.build.standby import can_stand_by
 from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.race import Estimate
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.standing.logger import StandingTracker
 from tilescout.search.tuning.progress import StudyProgress, why_ended
+from tilescout.spaces.knobs import Configuration
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,16 @@ def test_the_reason_why_searches_of_one_budget_ended_is_told(result: TuneResult)
     assert why_ended([result] * 2, Budget(gpu_seconds=2 * result.gpu_seconds)) == "the GPU seconds are spent"
     assert why_ended([result, replace(result, seconds=9.0)], Budget(seconds=8.0)) == "the time is up"
     assert why_ended([by_itself, result], Budget(trials=7)) == "nothing is left to try"
+
+
+def test_setting_up_and_the_race_are_no_reason_why_a_search_ended(result: TuneResult) -> None:
+    whole = replace(result, seconds=31.0, info=replace(result.info, size=3))
+    assert why_ended([whole], Budget(seconds=30.0)) == "nothing is left to try"
+    best = LibraryBest("cuBLASLt", "13.1.0", "cublaslt", Configuration.of({}), 8, Estimate(0.8, 0.7, 0.9), None, 9.0)
+    dear = replace(result, library_best=best)
+    assert dear.gpu_seconds > 9.0
+    assert why_ended([dear], Budget(gpu_seconds=9.0, seconds=0.0)) == "the time is up"
+    assert why_ended([replace(whole, library_best=best)], Budget(gpu_seconds=9.0)) == "nothing is left to try"
 
 
 def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(

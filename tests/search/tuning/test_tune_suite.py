@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,8 +138,27 @@ def test_ctrl_c_in_mid_suite_hands_out_what_is_finished_and_ends_within_a_trial(
     found = ended.value.results
     assert [result.info.problem for result in found] == list(PROBLEMS[: len(found)])
     assert 7 <= sum(len(result.trials) for result in found) < 30
+    assert not ended.value.complete
     resumed = search(table, tmp_path, resume=True, trials=30)
     assert indices(resumed) == indices(search(table, tmp_path / "whole", trials=30))
+
+
+def test_ctrl_c_once_all_results_are_handed_out_says_that_they_are_whole(table: Table, tmp_path: Path) -> None:
+    told: list[list[StudyResult]] = []
+
+    class Interrupted(NoTracker):
+        def finish(self, result: StudyResult) -> None:
+            raise KeyboardInterrupt
+
+    options = TuneOptions("random", 0, Budget(trials=6), tmp_path)
+    with pytest.raises(SuiteInterrupted) as ended:
+        tune_suite(
+            ReplayEngine(table, TEMPLATE), PROBLEMS, options, lambda info, run_id: Interrupted(), on_results=told.append
+        )
+
+    assert ended.value.complete
+    assert told == [ended.value.results]
+    assert len(ended.value.results) == len(PROBLEMS)
 
 
 class Endless(ReplayEngine):
@@ -213,6 +233,21 @@ def test_a_small_budget_starves_no_problem(table: Table, tmp_path: Path, trials:
     results = search(table, tmp_path, trials=trials)
     assert sum(len(result.trials) for result in results) == max(trials, len(PROBLEMS))
     assert all(result.default is not None for result in results)
+
+
+def test_an_outcome_is_read_as_often_however_many_turns_a_search_has(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def noted(record: dict[str, Any]) -> Measurement:
+        read.append(1)
+        return from_dict(record)
+
+    from_dict = Measurement.from_dict
+    monkeypatch.setattr(Measurement, "from_dict", noted)
+    assert sum(len(result.trials) for result in search(table, tmp_path, trials=90)) == 90
+    assert len(read) <= 2 * 90  # as it is told, and for the result
 
 
 def test_the_same_seed_gives_the_same_trials_and_several_gpus_no_fewer(table: Table, tmp_path: Path) -> None:

@@ -126,6 +126,22 @@ def test_what_is_tried_first_is_compiled_while_the_gpu_is_set_up(table: Table, t
     assert result.trials[0].configuration == engine.asked[0]
 
 
+@pytest.mark.parametrize(("sampler", "times"), [("random", 0), ("tpe", 0), ("guided", 1)])
+def test_the_stored_kernels_are_looked_for_where_the_sampler_makes_something_of_them(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, times: int
+) -> None:
+    asked: list[str] = []
+
+    def stored(engine: ReplayEngine, signature: str) -> Sequence[Configuration]:
+        asked.append(signature)
+        return ()
+
+    monkeypatch.setattr(ReplayEngine, "stored", stored)
+    search(table, tmp_path, sampler, trials=1)
+
+    assert asked == [PROBLEM.signature] * times
+
+
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_no_configuration_is_tried_twice(sampler: str, searched: Searched) -> None:
     assert len(set(indices(searched(sampler)))) == len(searched(sampler)) == 60
