@@ -42,10 +42,10 @@ class Final:
         ratio, low, high, pairs = self.ratios[number]
         return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
 
-    def after(self, race: Race, pairs: int) -> "Final":
-        """The outcome after one more race, with so many pairs a round; its estimates replace earlier ones."""
+    def after(self, race: Race) -> "Final":
+        """The outcome after one more race; its estimates replace earlier ones."""
         found = {
-            number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
+            number: (each.value, each.low, each.high, race.pairs_of(number)) for number, each in race.ratios.items()
         }
         best = None if self.library_best is None else as_raced(self.library_best, race)
         return Final({**self.ratios, **found}, race.winner, race.probability, library_best=best)
@@ -98,5 +98,5 @@ def race_final(
                 return replace(final, error=str(error))
             beside = ()  # the library's kernel may be at fault: without it then
             continue
-        final = final.after(race, options.pairs)
+        final = final.after(race)
     return final

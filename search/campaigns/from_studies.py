@@ -163,7 +163,7 @@ def _told(result: StudyResult, trial: TrialRecord, library_us: float) -> Measure
     raced = None
     if race is not None and trial.index in race.ratios:
         told = race.ratios[trial.index]
-        raced = Raced(told.value, told.low, told.high, race.ran[trial.index])
+        raced = Raced(told.value, told.low, told.high, race.pairs_of(trial.index))
     return replace(measured, timing=timing, pilot_us=pilot_us, raced=raced)
 
 

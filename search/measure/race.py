@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.measure.heats import HeatMean, HeatNoise, correlation, mean_of_heats, ran
 from tilescout.search.measure.measurement import Timing
+from tilescout.spaces.errors import SamplerError
 
 Logs = NDArray[np.float64]
 """Logarithms of ratios, of shape [heats, rounds, runners]; NaN where one did not run."""
@@ -25,6 +27,11 @@ _FEWEST = 3  # rounds of a heat that tell how they are correlated
 @dataclass(frozen=True)
 class RaceOptions:
     """How long a race goes on.
+
+    Raises
+    ------
+    SamplerError
+        If a number of them is none that a race can go on by.
 
     Attributes
     ----------
@@ -82,6 +89,19 @@ class RaceOptions:
     heat: float = 0.0013
     repeat: float = 0.0021
     host: float = 0.0413
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            whole = each.type is int
+            kind, allowed = (Integral, "whole numbers from 1 on") if whole else (Real, "finite numbers from 0 on")
+            is_number = isinstance(value, kind) and not isinstance(value, bool)
+            if not (is_number and int(whole) <= value < math.inf):
+                raise SamplerError(f"a race's {each.name} can't be {value!r}: allowed are {allowed}")
+        if self.heat**2 == 0:  # then equal times would have no error, and what is behind is divided by that
+            raise SamplerError(f"a race's heat can't be {self.heat!r}: allowed are numbers above 0")
+        if self.confidence > 1:
+            raise SamplerError(f"a race's confidence can't be {self.confidence!r}: allowed are numbers from 0 to 1")
 
     def over(self, round_us: float) -> Self:
         """The same for a race whose rounds take so long, in µs."""
@@ -141,6 +161,8 @@ class Race:
     elsewhere
         The answer's time over the library's on other hosts of the same GPU, a wider interval than that of `ratios`;
         None in studies of older versions.
+    pairs
+        Pairs of a kernel and the library in a round.
     """
 
     winner: int
@@ -154,6 +176,11 @@ class Race:
     beside: Mapping[int, Estimate] = field(default_factory=dict)
     over_beside: Mapping[int, Estimate] = field(default_factory=dict)
     elsewhere: Estimate | None = None
+    pairs: int = 1
+
+    def pairs_of(self, index: int) -> int:
+        """How many pairs of a candidate and the library were measured."""
+        return self.ran[index] * self.pairs
 
     def seconds_of(self, index: int) -> float:
         """The share of a configuration in the race's GPU time; all that run in a round count the same."""
@@ -307,6 +334,7 @@ def run_race(
         beside={each: ratio(at) for at, each in besides},
         over_beside={each: _estimate(_behind(logs, answer, at, options)) for at, each in besides},
         elsewhere=ratio(answer).widened(options.host),
+        pairs=options.pairs,
     )
 
 
@@ -330,8 +358,10 @@ def _slower(behind: Mapping[int, HeatMean], heats: int, options: RaceOptions) ->
 
     # The leader is not given but chosen by the same rounds, so every ordered pair of racers might have been tested.
     level = (1 - options.confidence) / options.looks / max(1, len(behind) * (len(behind) + 1))
-    freedom = heats * options.look - 1
-    return {at for at, found in behind.items() if stdtr(freedom, -found.mean / found.error) < level}
+    most = heats * options.look - 1
+    return {
+        at for at, found in behind.items() if stdtr(min(found.known_freedom, most), -found.mean / found.error) < level
+    }
 
 
 def _is_equal(behind: HeatMean, options: RaceOptions) -> bool:

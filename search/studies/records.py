@@ -374,6 +374,7 @@ def _describe_race(result: StudyResult) -> dict[str, Any] | None:
         "speedup_elsewhere": asdict(race.elsewhere.inverse()) if race.elsewhere is not None else None,
         "probability_fastest": race.probability,
         "rounds": race.rounds,
+        "pairs": race.pairs,
         "gpu_seconds": race.gpu_seconds,
         "rounds_of": {str(numbers[index]): rounds for index, rounds in race.ran.items()},
         "time_over_library": {str(numbers[index]): asdict(ratio) for index, ratio in race.ratios.items()},

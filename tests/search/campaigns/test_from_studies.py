@@ -159,6 +159,18 @@ def test_its_card_says_what_measured_and_its_rows_what_a_race_told(
     assert len(told) == len(raced.race.ratios)
 
 
+def test_a_race_tells_its_rows_how_many_pairs_it_measured(
+    engine: Engine, found: list[StudyResult], tmp_path: Path
+) -> None:
+    [result] = [result for result in found if result.info.problem == OTHER]
+    assert result.race is not None
+    race = replace(result.race, pairs=5)
+    table = written(engine, [replace(result, race=race)], tmp_path / "own.parquet")
+    raced = [row.raced for row in rows_of(table).values() if row.raced is not None]
+
+    assert {each.pairs for each in raced} == {5 * race.rounds}
+
+
 def test_replayed_studies_and_those_of_other_kernels_are_left_out(engine: Engine, found: list[StudyResult]) -> None:
     replayed, stale, kept = found
     provenance = replace(replayed.info.provenance, kind="replay")

@@ -343,14 +343,14 @@ def test_on_other_hosts_the_time_over_the_librarys_is_less_certain_and_the_verdi
 
 @pytest.mark.parametrize("name", ["candidates", "look", "looks", "fewest", "pairs"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
-def test_what_a_race_counts_is_a_whole_number_from_1_on(name: str, value: object) -> None:
+def test_what_a_race_counts_is_a_whole_number_from_1_on(name: str, value: Any) -> None:
     with pytest.raises(SamplerError, match=f"a race's {name} can't be {value!r}: allowed are whole numbers from 1 on"):
         replace(OPTIONS, **{name: value})
 
 
 @pytest.mark.parametrize("name", ["within", "heat_seconds", "seconds", "confidence", "loss", "heat", "repeat", "host"])
 @pytest.mark.parametrize("value", [-0.1, math.inf, math.nan, "1"])
-def test_what_a_race_is_judged_by_is_a_finite_number(name: str, value: object) -> None:
+def test_what_a_race_is_judged_by_is_a_finite_number(name: str, value: Any) -> None:
     with pytest.raises(SamplerError, match=f"{name} can't be {value!r}: allowed are finite numbers from 0 on"):
         replace(OPTIONS, **{name: value})
 
