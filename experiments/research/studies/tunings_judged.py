@@ -241,7 +241,7 @@ def fastest_of(race: Race) -> str:
 
 
 def summary(result: StudyResult) -> dict[str, Any]:
-    """The figures of a study and the ratios to `torch.mm` of its trials, as JSON."""
+    """The figures of a study, where its seconds went, and the ratios to `torch.mm` of its trials, as JSON."""
     timed = [(dict(each.configuration), each.measurement.timing) for each in result.trials]
     return {
         "space": result.info.space,
@@ -250,6 +250,7 @@ def summary(result: StudyResult) -> dict[str, Any]:
         "model": Path(result.info.model).name,
         "model_sha256": result.info.model_sha256,
         "library_us": result.info.library_us,
+        "wall": dict(result.wall),
         "measured": [[configuration, timing.ratio] for configuration, timing in timed if timing is not None],
     }
 
