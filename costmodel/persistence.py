@@ -43,6 +43,8 @@ _LEAST_CONSTANT = 2**-53  # a clock that stands still would be divided by
 _KEPT = 4  # models that were read last: those of both spaces of a suite's problems, and of the library
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 _DEEPEST = 500  # nodes from a root to a leaf: a prediction passes over all rows for each; in the shipped models 43
+_PASSES = 1 << 15  # these of all trees together; the shipped models have 2,000
+_WEIGHTS, _UNITS = 1 << 20, 1 << 14  # of all networks together; the shipped models have 38,016 and 776
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
 
@@ -347,6 +349,8 @@ def _networks(arrays: Arrays, names: tuple[str, ...], constants: Constants | Non
         fits = fits and weight.shape == (members, inputs, outputs) and bias.shape == (members, outputs)
     if not fits:
         raise _UnsoundError("the layers of its networks do not fit")
+    if sum(weight.size for weight in weights) > _WEIGHTS or sum(bias.size for bias in biases) > _UNITS:
+        raise _UnsoundError("its networks are too large")
     layers = [
         tuple((weight[at], bias[at]) for weight, bias in zip(weights, biases, strict=True)) for at in range(members)
     ]
@@ -372,7 +376,7 @@ def _is_sound(forest: Forest, features: int) -> bool:
     if not ((right > 1) & (inner + right < ends)).all() or not np.isfinite(forest.value).all():
         return False
     level, seen = roots.astype(np.int64), 0
-    for _ in range(_DEEPEST):
+    for _ in range(min(_DEEPEST, _PASSES // len(roots))):
         seen += len(level)
         if seen > length:  # a node of several parents
             return False

@@ -17,6 +17,7 @@ from tilescout.spaces.outputs import check_replaceable, publish
 
 _SUFFIX = ".npy"
 _ARRAYS = 1000  # in one archive
+_ENTRY = b"PK\x01\x02"  # begins what an archive says of each member, of which `zipfile` makes an object
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, `zipfile` unpacks more than it is asked for
 _KINDS = "fiuU"  # real numbers, integers and text; no objects
 
@@ -36,6 +37,8 @@ def read_arrays(content: bytes, limit: int) -> dict[str, NDArray[Any]]:
     ValueError
         If it is no such archive, is damaged, holds something else or more.
     """
+    if content.count(_ENTRY) > 2 * _ARRAYS:  # packed bytes may look like some
+        raise ValueError(f"it holds more than {_ARRAYS} arrays")
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             members = archive.infolist()

@@ -8,8 +8,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import quoted
 
 _LARGEST = 2**53  # of a number: beyond it a float has no fraction, and ours are times, ratios and counts
+_DIGITS = 10  # of the number of a trial or a kernel
 
 
 def check_types(record: Any, checked: tuple[type, ...] = ()) -> None:
@@ -33,6 +35,22 @@ def check_types(record: Any, checked: tuple[type, ...] = ()) -> None:
     for name, hint in _hints(kind).items():
         if not _fits(getattr(record, name), hint, checked):
             raise TypeError(f"{name} is not {getattr(hint, '__name__', hint)}")
+
+
+def number_of_key(key: object) -> int:
+    """The number that is a key of a mapping of JSON, and so a text.
+
+    Python's hashes of all multiples of 2**61 - 1 are equal: a mapping with many of them takes quadratic time.
+
+    Raises
+    ------
+    ValueError
+        If it is no whole number, or has more than ten digits.
+    """
+    text = str(key)
+    if len(text) > _DIGITS:
+        raise ValueError(f"no trial and no kernel has the number {quoted(text)}")
+    return int(text)
 
 
 @cache

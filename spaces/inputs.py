@@ -23,11 +23,16 @@ SMALL = 1 << 20
 
 _ITEMS = 1 << 20  # values of a JSON text; an empty list of 3 bytes takes 64 in memory
 _DEPTH = 64  # of objects and lists in one another; ours have some 5
-# A key of more than 16 parts: the parser takes quadratic time for the parts, 75,000 of them in 150 kB.
-# Quotes in quotes are escaped; what is taken of a text is not given back, so that it is read once.
-_LONG_KEY = re.compile(
-    r"""(?<![A-Za-z0-9_\\-])(?:(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*')[ \t]*\.[ \t]*){16}"""
+# What stands in quotes, and comments; behind a quote that is not closed, the parser reads no further. What is taken of
+# a text is not given back, so that it is read once.
+_QUOTED = re.compile(
+    r"""\"{3}(?:[^"\\]|\\.|"(?!""))*+"{0,5}|'{3}(?:[^']|'(?!''))*+'{0,5}"""  # two quotes may be before the last three
+    r"""|"(?:[^"\\\n]|\\[^\n])*+"?|'[^'\n]*+'?|\#[^\n]*+""",
+    re.DOTALL,
 )
+# A key of more than 16 parts, with empty quotes for all quotes: the parser takes quadratic time for the parts, 75,000
+# of them in 150 kB. A value in quotes has no parts, however many dots are in it.
+_LONG_KEY = re.compile(r'(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]+|"")[ \t]*\.[ \t]*){16}')
 
 # Halves of characters, which JSON writes as pairs: a half alone is no text, and no file or database takes it. They are
 # looked for where one can be: in an escape, in bytes that UTF-8 does not have, and in UTF-16, which has zeros.
@@ -161,7 +166,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     if len(text) > SMALL:
         raise ValueError(f"it has {len(text)} characters, and at most {SMALL} are read")
-    if _LONG_KEY.search(text):
+    if _LONG_KEY.search(_QUOTED.sub('""', text)):
         raise ValueError("it has a key of more than 16 parts")
     try:
         value = tomllib.loads(text)

@@ -32,15 +32,20 @@ def check_replaceable(path: Path, kind: str, is_one: Callable[[Path], bool], err
     is_one
         Whether the regular file at a path is of this kind. It may raise what reading something else raises.
     error
-        Raised if the file is something else.
+        Raised if the file is something else, or can't be looked at.
     """
     try:
         found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as fault:  # a folder on the way may not be entered, or a name is too long
+        raise error(f"can't look at {path}: {fault.strerror}") from fault
+    try:
         if stat.S_ISDIR(found.st_mode):
             return  # writing fails, and says so
         if stat.S_ISREG(found.st_mode) and (found.st_size == 0 or (found.st_size <= _LARGEST and is_one(path))):
             return
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:  # it has gone since
         return
     except (OSError, TilescoutError, *MALFORMED):
         pass

@@ -5,10 +5,10 @@ for any template that knows their form. A kind of problem may have a shorter for
 model are written by its layers, see `tilescout.spaces.gemm_suites`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from tilescout.spaces.problems import P
 SUFFIX = ".toml"
 _LARGEST_COUNT = 2**31 - 1
 _MOST = 20_000  # entries: a thousand numbers of tokens and a thousand products would make three million
+_CHARACTERS = (
+    1 << 24
+)  # of all problems: that of each batch has its routing in it, of 4096 experts some 20,000 characters
 _LONGEST_NAME = 200  # characters
 _KEYS = {"title", "source", "problems"}
 # The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
@@ -150,9 +153,7 @@ def parse_suite(name: str, text: str) -> Suite:
         title, source = (checked_text(record.get(key, usual), key) for key, usual in (("title", name), ("source", "")))
         forms = [target for keys, target in _FORMS.items() if not record.keys().isdisjoint(keys)]
         found = chain(_listed(record), *(_expanded(record, target) for target in forms))
-        entries = list(islice(found, _MOST + 1))
-        if len(entries) > _MOST:
-            raise ValueError(f"it has more than {_MOST} problems")
+        entries = list(_bounded(found))
     except MALFORMED as error:
         raise ProblemError(f"malformed suite {name}: {fault_of(error)}") from error
     except ProblemError as error:
@@ -255,6 +256,15 @@ def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
         if not all(isinstance(each, str) for each in (problem, label, phase)):
             raise TypeError(f"a problem, its label and its phase are texts, not {named}")
         yield Entry(problem.strip(), label, phase, checked_count(named.get("count", 1)))
+
+
+def _bounded(entries: Iterable[Entry]) -> Iterator[Entry]:
+    characters = 0
+    for number, entry in enumerate(entries):
+        characters += len(entry.problem)
+        if number == _MOST or characters > _CHARACTERS:
+            raise ValueError(f"it has more than {_MOST} problems, or more than {_CHARACTERS} characters in them")
+        yield entry
 
 
 def _expanded(record: Mapping[str, Any], target: str) -> Iterator[Entry]:

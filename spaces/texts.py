@@ -120,6 +120,11 @@ def printable(text: str) -> str:
     )
 
 
+def printable_line(text: str) -> str:
+    """The same on one line: ends of lines are spaces."""
+    return printable(text.replace("\n", " "))
+
+
 def alternatives(given: str, known: Collection[str], most: int = 6) -> str:
     """Names in the place of one that is not known: those most alike, where they are many; ``none`` without any."""
     if len(known) <= most:

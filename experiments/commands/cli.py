@@ -24,7 +24,7 @@ from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.plugins import find
 from tilescout.spaces.processes import hide_secrets, safe_processes
-from tilescout.spaces.texts import printable, without_secrets
+from tilescout.spaces.texts import printable, printable_line, without_secrets
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
 # says of each fits into a terminal of 80 columns.
@@ -54,6 +54,9 @@ _COMMANDS = {
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing that say something of the disk, and nothing of tilescout."""
+
+_CLOSED = (errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+"""Errors of a path that can't be followed: before Python 3.14, asking whether it exists raises the first two."""
 
 
 class _Commands(click.Group):
@@ -176,6 +179,8 @@ def run_command(command: click.Command) -> None:
     except OSError as error:
         if not run.debug and _is_nowhere():
             _fail("the working directory was deleted: run this in another")
+        if not run.debug and error.filename is not None and error.errno in _CLOSED:
+            _fail(f"can't use {one_line(str(error.filename), 300)}: {error.strerror}")
         if run.debug or error.errno not in _FULL:
             raise
         with suppress(OSError, ValueError):  # what is left of the output can't be written either, when Python ends
@@ -229,7 +234,8 @@ class _Handler(logging.Handler):
     """Prints messages on the standard error of the moment: while a bar is shown, that is one that prints above it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(printable(super().format(record)))
+        text = super().format(record)
+        return without_secrets(printable(text) if record.exc_info else printable_line(text))
 
     def emit(self, record: logging.LogRecord) -> None:
         from tilescout.spaces.terminal import wrapped  # with rich, which an early start does not wait for

@@ -58,7 +58,7 @@ from tilescout.spaces.knobs import Configuration, Knob, listed_configurations
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, plain
 
 PRUNE = CampaignOptions().prune
 
@@ -307,4 +307,4 @@ def _print_best(table: Table, console: Console) -> None:
         grid.add_row(str(summary.problem), f"{summary.library_us:.2f}", best, default, *map(str, counts))
     console.print(grid)
     console.say(f"speeds are over {table.card.library}'s; {table.card.selection}")
-    console.say(f"table: {table.path}")
+    console.say(f"table: {plain(table.path)}")

@@ -50,7 +50,7 @@ def list_suites(names: tuple[str, ...], json_path: Path | None) -> None:
     write_result(json_path, [_record(suite) for suite in found])
     if names:
         for suite in found:
-            console.say(f"{suite.name}: {plain(suite.title)}", style="bold")
+            console.say(plain(f"{suite.name}: {suite.title}"), style="bold")
             console.say(plain(suite.source))
             _print_entries(suite.entries, console)
         return
@@ -150,7 +150,7 @@ def from_model(
         console.print(f"torch.compile made {recording.graphs} graphs of a call", highlight=False)
     if out is not None:
         write_whole(out, write_suite(title, RECORDED, recording.entries).encode())
-        console.say(f"suite: {out}")
+        console.say(f"suite: {plain(out)}")
 
 
 def _is_recorded(path: Path) -> bool:

@@ -15,6 +15,7 @@ from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import Named, find_template, load_templates
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import plain
 
 
 @click.group(
@@ -63,7 +64,7 @@ for _command in (import_results, from_studies, export_kernel_tuner, add_binaries
 
 def _show(table: Table, console: Console, named: Named) -> None:
     card = table.card
-    console.say(str(table.path), style="bold")
+    console.say(plain(table.path), style="bold")
     versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
     console.say(
         f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "

@@ -24,7 +24,7 @@ from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import MALFORMED, StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import context_for
-from tilescout.spaces.texts import number_of, printable
+from tilescout.spaces.texts import number_of, printable, printable_line
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,8 @@ class _Named(logging.Formatter):
         self._run = run
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(f"{self._run.contender} on {self._run.case.label}: {super().format(record)}")
+        text = f"{self._run.contender} on {self._run.case.label}: {super().format(record)}"
+        return printable(text) if record.exc_info else printable_line(text)
 
 
 def _is_first(*warning: object) -> bool:

@@ -14,6 +14,7 @@ from tilescout.costmodel.roofline import Roofline
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.search.measure.measurement import check_interval
+from tilescout.spaces.checking import number_of_key
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
@@ -130,17 +131,17 @@ class Point:
         KeyError, TypeError, ValueError
             If it is something else.
         """
-        ratios = {int(at): Ratio(**each) for at, each in record["ratios"].items()}
+        ratios = {number_of_key(at): Ratio(**each) for at, each in record["ratios"].items()}
         for each in ratios.values():
             check_interval(each.value, each.low, each.high)
-        slower = {int(at): float(each) for at, each in record["slower"].items()}
+        slower = {number_of_key(at): float(each) for at, each in record["slower"].items()}
         m, library_us = record["m"], float(record["library_us"])
         if type(m) is not int or m < 1 or not 0 < library_us < math.inf:
             raise ValueError(f"no point can have m = {m} and the library's time {library_us} µs")
         if not all(0 < each < math.inf for each in slower.values()):
             raise ValueError("a ratio is no positive number")
-        failed = {int(at): str(each) for at, each in record["failed"].items()}
-        raced = tuple(map(int, record["raced"])) if "raced" in record else None
+        failed = {number_of_key(at): str(each) for at, each in record["failed"].items()}
+        raced = tuple(map(number_of_key, record["raced"])) if "raced" in record else None
         if not {*(raced or ())} <= ratios.keys():
             raise ValueError("it says that kernels raced of which it has no ratio")
         seconds = float(record["seconds"])

@@ -16,11 +16,11 @@ from optuna.storages import BaseStorage, RDBStorage
 from tilescout.search.studies.optuna_hooks import cached
 from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
+from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner, is_searched
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.sqlite_files import StoredOnly, open_to_read
+from tilescout.spaces.sqlite_files import StoredOnly, fault_of_sqlite, open_to_read
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.texts import without_secrets
 
@@ -85,23 +85,24 @@ class Database(StudyStore):
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
         with self._translated(searching=True):
             study = self.open(base, resume, sampler)
+            name = study.study_name
             if self._file is not None:
-                with SharingTuner(study, space, lambda: self.exclusive(study.study_name), sharing) as tuner:
+                with self._kept(name), SharingTuner(study, space, lambda: self.exclusive(name), sharing) as tuner:
                     yield study, tuner
                 return
             # From here on the database may be lost for a while.
             reconnection = Reconnection(self.name, sharing.reconnect)
             study = optuna.load_study(
-                study_name=study.study_name, storage=reconnecting(self.storage, reconnection), sampler=sampler
+                study_name=name, storage=reconnecting(self.storage, reconnection), sampler=sampler
             )
 
             @contextmanager
             def exclusive() -> Iterator[None]:
                 # The lock is lost with its connection: what is done under it is repeated as a whole, or not at all.
-                with reconnection.once(), self.exclusive(study.study_name):
+                with reconnection.once(), self.exclusive(name):
                     yield
 
-            with SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
+            with self._kept(name), SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
                 try:
                     yield study, tuner
                 except BaseException:  # also where it was raised beside a call of the database
@@ -113,7 +114,7 @@ class Database(StudyStore):
 
     def names(self) -> list[str]:
         with self._translated():
-            return optuna.get_all_study_names(self._reading)
+            return sorted(optuna.get_all_study_names(self._reading))
 
     def load(self, name: str) -> optuna.Study:
         with self._translated():
@@ -124,8 +125,16 @@ class Database(StudyStore):
 
     def delete(self, name: str) -> None:
         self.load(name)
-        with self._translated(), self.exclusive(name):
-            optuna.delete_study(study_name=name, storage=self.storage)
+        with self._translated():
+            with self.exclusive(name):
+                if is_searched(self.load(name)):
+                    raise StoreError(
+                        f"another process is searching the study {name} in {self.name}: wait for it, or end it"
+                    )
+                optuna.delete_study(study_name=name, storage=self.storage)
+            if self._file is None:
+                with self._writing.engine.begin() as connection:
+                    connection.execute(self._locks.delete().where(self._locks.c.study == name))
 
     def attributes(self, name: str) -> dict[str, Any]:
         with self._translated():
@@ -174,7 +183,7 @@ class Database(StudyStore):
         except (SQLAlchemyError, StorageInternalError) as error:
             cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
             told = getattr(cause, "orig", None) or cause  # by the driver, without SQLAlchemy's query and its address
-            message = f"the database {self.name} failed ({one_line(str(told), 200)})"
+            message = f"the database {self.name} failed ({one_line(fault_of_sqlite(told), 200)})"
             if searching:
                 raise ResumableError(f"{message}; what is finished is kept there, go on") from error
             raise StoreError(message) from error
@@ -182,6 +191,18 @@ class Database(StudyStore):
             if searching:  # of whatever is done between opening and closing a study
                 raise
             raise StoreError(f"the database {self.name} is damaged ({one_line(error, 200)})") from error
+
+    @contextmanager
+    def _kept(self, name: str) -> Iterator[None]:
+        """Turn a record that is not found into a `StoreError` if the study that is searched was deleted."""
+        try:
+            yield
+        except LookupError as error:
+            if name in self.names():
+                raise
+            raise StoreError(
+                f"the study {name} in {self.name} was deleted while it was searched: start a new one"
+            ) from error
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -246,18 +267,20 @@ class Database(StudyStore):
         table = self._locks
         mine = table.c.study == name
         with self._translated(searching=True), self._writing.engine.connect() as connection:
-            if not connection.execute(sqlalchemy.select(table).where(mine)).first():
+            while True:
+                if connection.dialect.name == "postgresql":
+                    # Without these, the server would wait for hours for a holder whose machine has vanished.
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_LOCK_SECONDS}s'")
+                if connection.execute(sqlalchemy.select(table).where(mine).with_for_update()).first():
+                    break
+                connection.rollback()
+                # There is none yet, or it was deleted with a study of this name while it was waited for.
                 try:
                     connection.execute(table.insert().values(study=name))
                     connection.commit()
                 except sqlalchemy.exc.IntegrityError:  # another tuner was faster
-                    pass
-            connection.rollback()
-            if connection.dialect.name == "postgresql":
-                # Without these, the server would wait for hours for a holder whose machine has vanished.
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
-                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_LOCK_SECONDS}s'")
-            connection.execute(sqlalchemy.select(table).where(mine).with_for_update())
+                    connection.rollback()
             yield
             try:
                 connection.rollback()

@@ -1,7 +1,7 @@
 """A folder of journals, one a study, each searched by one process at a time."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages.journal import BaseJournalBackend
 
 from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records, remove_journal
-from tilescout.search.studies.optuna_hooks import OPERATION, LongJournal
+from tilescout.search.studies.optuna_hooks import MAKES_STUDY, OPERATION, LongJournal
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
@@ -162,7 +162,7 @@ class _Writing(BaseJournalBackend):
         self._journal = journal
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        return self._journal.read(log_number_from)
+        return _of_one_study(self._journal.read(log_number_from))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         try:
@@ -178,10 +178,21 @@ class _Reading(BaseJournalBackend):
         self._path = path
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        return read_records(self._path, FORM) if log_number_from == 0 else iter(())
+        return _of_one_study(read_records(self._path, FORM)) if log_number_from == 0 else iter(())
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         raise StoreError(f"the study {self._path} is open for reading only")
+
+
+def _of_one_study(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The records of a journal, which is of one study: optuna compares the name of each with those of all before."""
+    name: Any = None
+    for record in records:
+        if record.get(OPERATION) == MAKES_STUDY:
+            name = record["study_name"] if name is None else name
+            if record["study_name"] != name:
+                raise ValueError("it has records of several studies")
+        yield record
 
 
 def _damaged(what: object, error: Exception) -> StoreError:

@@ -28,6 +28,9 @@ TESTED = ">=5,<6"
 OPERATION = "op_code"
 """The key that every record of optuna's journals has, and begins with."""
 
+MAKES_STUDY = 0
+"""The operation of a record that makes a study. Who resumes one writes it, too, and it is then without effect."""
+
 _QUEUED = "fixed_params"  # the system attribute in which optuna keeps the parameters of an enqueued trial
 
 

@@ -11,7 +11,7 @@ from tilescout.search.measure.measurement import Measurement, check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
-from tilescout.spaces.checking import check_types
+from tilescout.spaces.checking import check_types, number_of_key
 from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.errors import MALFORMED, ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -138,7 +138,7 @@ def _no_library_best(found: Mapping[str, Any]) -> str:
 def _race(record: Mapping[str, Any] | None) -> Race | None:
     if record is None:
         return None
-    ratios = {int(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()}
+    ratios = {number_of_key(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()}
     # Older studies store how many rounds there were, and not which configurations left the race early.
     ran = record.get("rounds_of", dict.fromkeys(ratios, record["rounds"]))
     return Race(
@@ -149,6 +149,7 @@ def _race(record: Mapping[str, Any] | None) -> Race | None:
         elsewhere=Estimate(**elsewhere).inverse() if (elsewhere := record.get("speedup_elsewhere")) else None,
         probability=record["probability_fastest"],
         rounds=record["rounds"],
-        ran={int(number): rounds for number, rounds in ran.items()},
+        ran={number_of_key(number): rounds for number, rounds in ran.items()},
         gpu_seconds=record["gpu_seconds"],
+        pairs=record.get("pairs", 1),  # older studies do not tell
     )

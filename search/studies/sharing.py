@@ -1,5 +1,6 @@
 """Tuners that share a study: which trial belongs to which tuner, which tuners are alive, and mutual exclusion."""
 
+import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ _TUNER = "tuner"  # the user attribute of a trial that names its tuner
 _BEAT = "beat:"  # followed by a tuner's name: the user attribute of a study with the tuner's heartbeat, a count
 _HEIR = "heir:"  # followed by a tuner's name: the user attribute of a study that names the heir of a dead tuner
 _LEFT = "left"  # the last heartbeat of a tuner that ended normally
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PAUSE = 0.25  # seconds between two looks at what others have in flight
 
@@ -274,6 +276,37 @@ class SharingTuner(Tuner):
             last, silent = self._others.get(name, (None, 0))
             silent = min(silent + 1, self._options.patience) if beat == last else 0
             self._others[name] = (beat, silent)
+
+
+def is_searched(study: optuna.Study, options: SharingOptions | None = None) -> bool:
+    """Whether tuners search a study. Of one that has neither left nor an heir, a heartbeat is waited for.
+
+    Parameters
+    ----------
+    study
+        The study.
+    options
+        How often its tuners beat, and when they are presumed dead.
+    """
+    options, before = options or SharingOptions(), _unaccounted(study)
+    if not before:
+        return False
+    seconds = options.patience * options.beat
+    _LOG.info(
+        "a tuner of the study %s has not left: it is given %.0f s to show that it lives", study.study_name, seconds
+    )
+    for _ in range(options.patience):
+        Event().wait(options.beat)
+        if any(before.get(name, _LEFT) != beat for name, beat in _unaccounted(study).items()):
+            return True
+    return False
+
+
+def _unaccounted(study: optuna.Study) -> dict[str, Any]:
+    """The heartbeats of the tuners that have neither left nor an heir."""
+    attributes = study.user_attrs
+    beats = _beats(attributes)
+    return {name: beat for name, beat in beats.items() if beat != _LEFT and _HEIR + name not in attributes}
 
 
 def _new_name() -> str:

@@ -150,23 +150,27 @@ class StudyStore(ABC):
 
     def missing(self, name: str) -> StoreError:
         """The error of a name that no study has; it tells of those that there are."""
-        if known := sorted(self.names()):
+        if known := self.names():
             return StoreError(f"there is no study {name} in {self.name}; there are: {alternatives(name, known)}")
         return StoreError(f"there is no study {name} in {self.name}, which holds none: {NONE_YET}")
 
 
 def unused(names: Collection[str], name: str) -> str:
-    """`name`, or `name` with the first number behind it that is not among `names`."""
-    numbered = (f"{name}-{number}" for number in range(2, len(names) + 3))
-    taken = set(names)
-    return next(candidate for candidate in (name, *numbered) if candidate not in taken)
+    """`name`, or `name` with a number behind it that is higher than any among `names`: gaps are of deleted studies."""
+    taken = _numbered(names, name)
+    return f"{name}-{max(taken) + 1}" if taken else name
 
 
 def latest(names: Collection[str], name: str) -> str:
     """The one of `names` that `unused` has made of `name` last; `name` itself if there is none."""
-    numbered = (f"{name}-{number}" for number in range(len(names) + 1, 1, -1))
-    there = set(names)
-    return next((candidate for candidate in (*numbered, name) if candidate in there), name)
+    there = _numbered(names, name)
+    return there[max(there)] if there else name
+
+
+def _numbered(names: Collection[str], name: str) -> dict[int, str]:
+    """Those of `names` that `unused` may have made of `name`, by their numbers; `name` itself is the first."""
+    made = (re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", each) for each in names)
+    return {int(found[1] or 1): found[0] for found in made if found}
 
 
 def resumed(names: Collection[str], base: str, resume: bool | str) -> str:

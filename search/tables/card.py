@@ -14,7 +14,7 @@ from tilescout.search.measure.provenance import FOREIGN, figure_of, unit_of
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import MALFORMED, ProblemError, TableError
 from tilescout.spaces.inputs import parse_json
-from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.knobs import LONGEST, Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
@@ -287,6 +287,8 @@ def _problem(name: str, space: str, named: Named) -> Problem:
 def _values(name: str, values: Any) -> tuple[Value, ...]:
     kinds = {type(value) for value in values} if isinstance(values, list) else set()
     fits = all(value in _INT32 for value in values) if kinds == {int} else kinds == {str}
+    if kinds == {str} and len(longest := max(values, key=len)) > LONGEST:
+        raise _malformed("knobs", f"a value of {name} has {len(longest):,} characters: {LONGEST} at most")
     if not fits or len(set(values)) < len(values):
         fault = f"values of {name}: expected distinct strings or distinct integers of 32 bits, found {short(values)}"
         raise _malformed("knobs", fault)

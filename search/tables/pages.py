@@ -53,13 +53,28 @@ def unpacked_size(content: bytes, metadata: "pq.FileMetaData") -> int:
     Raises
     ------
     ValueError
-        If a page says more than the footer says of its column, or a header is damaged.
+        If a page says more than the footer says of its column, a group or column says another number of rows than the
+        file, or a header is damaged.
     """
+    _check_counts(metadata)
     return sum(
         _checked(content, metadata.row_group(group).column(column))
         for group in range(metadata.num_row_groups)
         for column in range(metadata.num_columns)
     )
+
+
+def _check_counts(metadata: "pq.FileMetaData") -> None:
+    # Arrow makes room for what the groups and their columns say.
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    counts = [group.num_rows for group in groups]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise ValueError(f"it says {metadata.num_rows} rows, and its groups {sum(counts)}")
+    for group in groups:
+        for column in map(group.column, range(group.num_columns)):
+            if column.num_values != group.num_rows:
+                told = f"{column.num_values} values, and its group {group.num_rows}"
+                raise ValueError(f"the column {column.path_in_schema} says {told}")
 
 
 def _checked(content: bytes, column: "pq.ColumnChunkMetaData") -> int:
@@ -124,6 +139,8 @@ class _Header:
         number = 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._signed()
+            if not 0 < number < 1 << 15:  # Arrow keeps 16 bits of it, and takes 65538 for 2
+                raise ValueError(_DAMAGED)
             yield number, head & 15
 
     def length(self, kind: int) -> int:

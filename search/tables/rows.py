@@ -148,8 +148,11 @@ def positions(column: "pa.ChunkedArray", values: Sequence[Value]) -> NDArray[np.
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    found = pc.index_in(column, value_set=pa.array(values, kind))
+    if pa.types.is_dictionary(column.type):  # of its texts: Arrow would make one for each row
+        whole = column.unify_dictionaries().combine_chunks()
+        found = pc.index_in(whole.dictionary, value_set=pa.array(values, column.type.value_type)).take(whole.indices)
+    else:
+        found = pc.index_in(column, value_set=pa.array(values, column.type))
     return np.asarray(pc.fill_null(found, -1), dtype=np.int64)
 
 

@@ -32,6 +32,7 @@ from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.outputs import check_replaceable, has_keys, publish
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import Indices
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 from tilescout.spaces.texts import number_of, printable
 
@@ -151,6 +152,7 @@ class Table:
                 # Arrow's pool of threads, once it was used, aborts one process in 50 while it ends, on a busy machine
                 # (apache/arrow#34314; 3 of 150 with Arrow 25, 2026-11-22).
                 data = file.read(use_threads=False)
+                data.validate(full=True)  # that text is in UTF-8
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise TableError(f"not a Parquet file: {str(error).splitlines()[0]}") from error
             return cls(card, data, path)
@@ -177,8 +179,14 @@ class Table:
         )
 
     @cached_property
-    def _of_status(self) -> NDArray[np.int64]:
-        return positions(self.data["status"], list(Status))
+    def pruned(self) -> NDArray[np.bool_]:
+        """Whether each row was pruned, of shape [rows]."""
+        return np.asarray(positions(self.data["status"], [Status.PRUNED]) == 0)
+
+    @cached_property
+    def pilots_us(self) -> NDArray[np.float64]:
+        """The time of every row's pilot in µs, of shape [rows]; NaN where there is none."""
+        return np.asarray(self.data["pilot_us"], dtype=np.float64)
 
     @cached_property
     def times_us(self) -> NDArray[np.float64]:
@@ -254,16 +262,16 @@ class Table:
         """The measurement of a row, exactly as it was recorded."""
         return decode({name: self.data[name][row].as_py() for name in self.data.column_names})
 
-    def codes(self, knobs: Sequence[Knob]) -> NDArray[np.int64]:
-        """The rows' configurations in the codes of `knobs`, of shape [rows, knobs].
+    def codes(self, knobs: Sequence[Knob], rows: Indices | slice = slice(None)) -> NDArray[np.int64]:
+        """The configurations of rows in the codes of `knobs`, of shape [rows, knobs]; by default those of all.
 
         The knobs are those of a template that `check_space` accepts.
         """
-        names = list(self.card.knobs)
+        names, own = list(self.card.knobs), self._codes[rows]
         columns = []
         for knob in knobs:
             code_of = np.array([knob.code(value) for value in self.card.knobs[knob.name]], dtype=np.int64)
-            columns.append(code_of[self._codes[:, names.index(knob.name)]])
+            columns.append(code_of[own[:, names.index(knob.name)]])
         return np.stack(columns, axis=1)
 
     def check_space(self, template: KernelTemplate) -> None:
@@ -317,7 +325,7 @@ class Table:
             problem=problem,
             rows=len(rows),
             ok=ok,
-            pruned=int((self._of_status[rows] == list(Status).index(Status.PRUNED)).sum()),
+            pruned=int(self.pruned[rows].sum()),
             library_us=baseline.library_us,
             best=None if best is None else self.configuration(best),
             best_timing=None if best is None else self.measurement(best).timing,

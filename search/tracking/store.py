@@ -18,7 +18,7 @@ from tilescout.search.tracking.mlflow_hooks import TESTED, VIEW_TAG, View, make_
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.faults import described
 from tilescout.spaces.outputs import DIGITS, sweep
-from tilescout.spaces.sqlite_files import check_stored
+from tilescout.spaces.sqlite_files import check_beside, check_stored
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -386,12 +386,13 @@ def _create_sqlite(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, f".{path.name}.{DIGITS}*")
+        check_beside(path)
         _check_sqlite(made)
         with translated(f"{_SQLITE}{path}"):
             make_sqlite_store(f"{_SQLITE}{made}", _artifacts_beside(path))
         with suppress(FileExistsError):  # another process was faster
             os.link(made, path)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreError(
             f"can't create the MLflow store {path}: {one_line(error, ERROR_LENGTH)}; it has to be in a folder that can "
             "be written, on a file system with hard links"
@@ -403,6 +404,7 @@ def _create_sqlite(path: Path) -> None:
 
 def _check_sqlite(path: Path) -> None:
     try:
+        check_beside(path)
         with closing(sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing
             connection.execute("ROLLBACK")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from optuna.samplers import RandomSampler
 
 from tilescout.search.export.bundle import INDEX, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.from_studies import read_outcomes
-from tilescout.search.studies.journal_folder import JournalFolder
+from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.spaces.checksums import Chain, sealed
 from tilescout.spaces.errors import BundleError, ExportError, StoreError, TilescoutError
 from tilescout.spaces.gemm import GemmProblem
@@ -93,6 +94,32 @@ def test_a_record_without_a_checksum_behind_those_with(journal: Path, content: b
 
     with pytest.raises(StoreError, match="has no checksum"):
         read(journal, b"".join(lines) + without_sums(last))
+
+
+def with_records(content: bytes, *records: Record) -> bytes:
+    """The study with further records, and without checksums."""
+    return without_sums(content) + b"".join(json.dumps(each).encode() + b"\n" for each in records)
+
+
+def test_a_journal_of_many_studies_is_refused_before_their_names_are_compared(journal: Path, content: bytes) -> None:
+    made: Record = {"op_code": 0, "worker_id": "x", "study_name": journal.stem, "directions": [1]}
+    assert read(journal, with_records(content, made)) == read(journal, content), "as who resumes a study writes"
+    others = [{**made, "study_name": f"s{number}"} for number in range(30_000)]  # which take a minute
+    with pytest.raises(StoreError, match="several studies"):
+        read(journal, with_records(content, *others))
+    with pytest.raises(StoreError, match="several studies"), open_study(journal, RandomSampler()):
+        pass
+
+
+def test_numbers_of_trials_whose_hashes_are_all_equal_are_refused_before_they_are_compared(
+    journal: Path, content: bytes
+) -> None:
+    ratio = {"value": 1, "low": 1, "high": 1}
+    numbers = [number * (2**61 - 1) for number in range(1, 30_000)]  # to compare all of them takes some 10 s
+    race = {"time_over_library": dict.fromkeys(map(str, numbers), ratio), "winner": 0, "answer": 0, "rounds": 1}
+    result: Record = {"op_code": 2, "worker_id": "x", "study_id": 0, "user_attr": {"result": {"race": race}}}
+    with pytest.raises(StoreError, match=r"no trial .* has the number '2305843009213693951'"):
+        read(journal, with_records(content, result))
 
 
 def with_timing(content: bytes, change: Callable[[Record], None]) -> bytes:

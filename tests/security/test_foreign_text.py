@@ -1,7 +1,9 @@
 """Names, labels and messages of others are shown as they are: nothing acts on them, and none leaves its folder."""
 
 import json
+import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from tilescout.experiments.commands.cli import _Handler
+from tilescout.experiments.compare.play import Case, Run, _Named
+from tilescout.search.tables.table import Table
 from tilescout.search.tracking.description import as_code, as_text
 from tilescout.search.tracking.fields import param_name
 from tilescout.spaces.errors import TilescoutError
@@ -18,7 +23,7 @@ from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.texts import file_name, plain
 
 if TYPE_CHECKING:
-    from conftest import ForkedScene, Scene  # type: ignore[import-not-found]
+    from conftest import ForkedScene, Rename, Scene  # type: ignore[import-not-found]
 
 NASTY = [
     "[/red]",
@@ -186,6 +191,42 @@ def test_a_suite_of_others_has_its_title_on_a_line(forked_scene: "ForkedScene") 
     (forked_scene.folder / "suite.toml").write_text(f"title = {text}\nsource = {text}\nproblems = ['8x8x8']\n")
     done = forked_scene.survives("suites", "suite.toml", codes=(0,))
     assert done.stdout.count("a title tilescout: a forged message\n") == 2
+
+
+FORGED = "tilescout: a forged message"
+
+
+def test_the_name_of_a_file_stays_on_its_line(
+    forked_scene: "ForkedScene", small_table: Table, searched: Path, renamed: "Rename"
+) -> None:
+    folder = forked_scene.folder / f"a\n{FORGED}"
+    shutil.copytree(small_table.path.parent, folder)
+    suite = folder / f"s\n{FORGED}.toml"
+    suite.write_text("title = 't'\nsource = 's'\nproblems = ['8x8x8']\n")
+    (study,) = (searched / "store" / "studies").glob("*.journal")
+    (folder / study.name).write_text(renamed(study.read_text()))  # which has no checksums then, and a message says so
+
+    for arguments in (
+        ("tables", folder),
+        ("suites", suite),
+        ("report", folder / study.name, "--out", "report.html"),
+    ):
+        done = forked_scene.survives(*arguments, codes=(0,))
+        lines = (done.stdout + done.stderr).splitlines()
+        assert any(FORGED in line for line in lines)
+        assert not any(line.startswith(FORGED) for line in lines)
+
+
+def test_a_message_stays_on_its_line_unless_it_shows_where_something_failed() -> None:
+    named = _Named(Run("random", Case("t.parquet", "", "p"), 1, 0))
+    for format_ in (_Handler().format, named.format):
+        record = logging.LogRecord("tilescout", logging.INFO, "file", 1, "%s is read", (f"a\n{FORGED}",), None)
+        assert format_(record).endswith(f"a {FORGED} is read")
+        try:
+            raise ValueError("x")
+        except ValueError:
+            record.exc_info = sys.exc_info()
+        assert format_(record).endswith("\nValueError: x")
 
 
 @pytest.mark.parametrize("store", ["a#b?c", "x%41", "x\udcff", "%2e%2e"])

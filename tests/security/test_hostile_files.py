@@ -5,7 +5,9 @@ import hashlib
 import io
 import json
 import os
+import re
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import ModelError, TilescoutError
 from tilescout.spaces.inputs import parse_json, parse_toml
 from tilescout.spaces.named import NamedProblem
+from tilescout.spaces.suite import parse_suite
 
 if TYPE_CHECKING:
     from conftest import ForkedScene  # type: ignore[import-not-found]
@@ -149,6 +152,10 @@ FILES: dict[str, Callable[[], bytes]] = {
     "names.toml": lambda: (
         b'[tokens]\ntraining = [%s]\n[[product]]\nn=64\nk=64\nname="%s"' % (b"1," * 6000, b"a" * 900_000)
     ),
+    "recorded.toml": lambda: (
+        b'batches=[%s]\nroutings=["recorded-%s1"]\n[[expert]]\nname="a"\nn=64\nk=64\nexperts=[1,4096]'
+        % (b"4096," * 19_000, b"1." * 4095)
+    ),
     "title.toml": lambda: b'problems = ["8x8x8"]\ntitle = 0x' + b"f" * 5000,
     "source.toml": lambda: b'problems = ["8x8x8"]\nsource = 0x' + b"f" * 5000,
     "large.toml": lambda: b"# \n" * (1 << 20),
@@ -248,6 +255,24 @@ def test_an_archive_that_claims_little_is_not_unpacked_further(packed: int) -> N
     assert most < len(content) + (4 << 20)
 
 
+def test_an_archive_of_many_members_is_refused_before_each_is_an_object() -> None:
+    first = struct.pack("<4s2B4HL2L2H", b"PK\3\4", 20, 0, 0, 0, 0, 33, 0, 0, 0, 1, 0) + b"a"
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 33, 0, 0, 0, 1, *[0] * 6) + b"a"
+    count = 30_000
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(entry) * count, len(first), 0)
+    content = first + entry * count + end
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert len(archive.infolist()) == count
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 1000 arrays"):
+            read_arrays(content, 1 << 20)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -268,6 +293,23 @@ def test_a_pipe_on_the_command_line(forked_scene: "ForkedScene", arguments: tupl
     done = forked_scene.survives(*arguments, codes=(0, 2) if arguments[0] == "tables" else (2,))
 
     assert len(done.stderr.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tables", "{}"),
+        ("tables", "{}.parquet"),
+        ("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "{}.npz"),
+        ("compare", "--samplers", "random", "--trials", "1", "--seeds", "1", "--out", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_is_too_long_on_the_command_line(forked_scene: "ForkedScene", arguments: tuple[str, ...]) -> None:
+    done = forked_scene.survives(*(each.format("n" * 300) for each in arguments), codes=(2,))
+
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"tilescout: can't \w+( at)? n+.*: File name too long", line)
 
 
 @pytest.fixture(scope="module")
@@ -358,9 +400,70 @@ def test_a_table_of_many_problems_finds_the_rows_of_each_soon(tmp_path: Path, sm
     assert found == [[number] for number in range(len(names))]
 
 
-@pytest.mark.parametrize("text", ["a.b.c = 1", 'x = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p"', "x = 1.5 # a. b. c."])
+DOTS = ".".join(["100000"] * 4096)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.b.c = 1",
+        "x = 1.5 # a. b. c.",
+        f'x = "recorded-{DOTS}"',
+        f"x = 'recorded-{DOTS}'",
+        f'x = ["recorded-{DOTS}", "{DOTS}"]\n[[y]]\nx = {{ y = "{DOTS}", z = \'{DOTS}\' }}',
+        f'x = """{DOTS}\n" "" {DOTS}\\"""{DOTS}""""" # {DOTS}',
+        f"x = '''{DOTS}\n' '' {DOTS}''''' # {DOTS}",
+        f'"{DOTS}"."{DOTS}" = "\\"{DOTS}"\nx = 1',
+    ],
+)
 def test_dots_that_are_no_deep_key(text: str) -> None:
     assert parse_toml(text)
+
+
+PARTS = st.sampled_from(["a", "'a.\"'", '"a"', '""', '"\\""', '"\\\\"', '"#"', "a-1_"])
+BEFORE = [
+    'x = "a.b"',
+    "x = 'a\"'",
+    'x = "\\\\"',
+    'x = """a"b""c\n\\""" """"" # a.b',
+    "x = '''a'b''c\n\\'''''",
+    "# ' \"",
+    "x = [1.5, '#', \"'\"]",
+]
+
+
+@settings(max_examples=200)
+@given(
+    before=st.lists(st.sampled_from(BEFORE), max_size=3),
+    parts=st.lists(PARTS, min_size=1, max_size=30),
+    dot=st.sampled_from([".", " . ", "\t."]),
+    form=st.sampled_from(["{} = 1", "[{}]", "[[{}]]", "[ {} ]", "y = {{ z = 'a.', {} = 1 }}"]),
+)
+def test_a_long_key_is_found_wherever_one_can_stand_and_nowhere_else(
+    before: list[str], parts: list[str], dot: str, form: str
+) -> None:
+    lines = [line.replace("x = ", f"x{number} = ") for number, line in enumerate(before)]
+    text = "\n".join([*lines, form.format(dot.join(parts))])
+    if len(parts) > 16:
+        with pytest.raises(ValueError, match="a key of more than 16 parts"):
+            parse_toml(text)
+    else:
+        assert parse_toml(text)
+
+
+@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "])
+@pytest.mark.parametrize("start", ["", 'x = "a.b"\n', "[", "x = {", "x = { y = 'a.b', "])
+def test_a_long_key_is_refused_soon(start: str, part: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="a key of more than 16 parts"):
+        parse_toml(start + part * 75_000)
+    assert time.process_time() - begun < 2
+
+
+def test_a_suite_of_many_recorded_experts_is_one() -> None:
+    text = f'batches=[4096]\nroutings=["recorded-{DOTS}"]\n[[expert]]\nname="a"\nn=128\nk=128\nexperts=[1,4096]\n'
+    (entry,) = parse_suite("suite", text).entries
+    assert entry.problem.endswith(f":recorded-{DOTS}")
 
 
 @given(depth=st.integers(1, 200))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.outputs import has_keys, publish, scratch_beside, sweep, write_whole
+from tilescout.spaces.outputs import check_replaceable, has_keys, publish, scratch_beside, sweep, write_whole
 
 SLOW = """
 import os, sys, time
@@ -82,6 +82,15 @@ def test_a_device_is_written_to_and_a_full_one_told() -> None:
     assert Path("/dev/null").is_char_device()
     with pytest.raises(StoreError, match="can't write /dev/full: No space left"):
         write_whole(Path("/dev/full"), b"x")
+
+
+def test_a_place_that_can_not_be_looked_at_is_not_said_to_be_taken(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"^can't look at .*: File name too long$"):
+        check_replaceable(tmp_path / ("n" * 300), "a suite", lambda path: True, StoreError)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(StoreError, match=r"^can't look at .*: Too many levels of symbolic links$"):
+        check_replaceable(tmp_path / "circle", "a suite", lambda path: True, StoreError)
+    check_replaceable(Path(__file__) / "file", "a suite", lambda path: False, StoreError)
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/result.json"])

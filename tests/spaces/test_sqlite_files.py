@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.spaces.sqlite_files import StoredOnly, check_stored, open_to_read
+from tilescout.spaces.sqlite_files import StoredOnly, check_beside, check_stored, fault_of_sqlite, open_to_read
 
 Files = dict[str, tuple[int, bytes]]
 
@@ -241,3 +242,103 @@ def test_no_file_and_no_database_are_errors_of_sqlite_and_nothing_is_made(path: 
         with pytest.raises(sqlite3.Error):
             read(path.with_name(name))
     assert files(path.parent) == before
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_pipe_or_a_link_in_the_place_of_a_file_of_sqlites_own_is_refused(path: Path, suffix: str, kind: str) -> None:
+    beside, other = path.with_name(f"{path.name}{suffix}"), path.with_name("other")
+    other.touch()
+    (path.parent / "link").symlink_to(path)
+    os.mkfifo(beside) if kind == "pipe" else beside.symlink_to(other)
+    for name in ("a.db", "link"):
+        with pytest.raises(sqlite3.OperationalError, match=f"a.db{suffix} beside it is no regular file"):
+            check_beside(path.with_name(name))
+        with pytest.raises(sqlite3.OperationalError, match="no regular file"):
+            open_to_read(path.with_name(name), StoredOnly)
+        with pytest.raises(sqlite3.OperationalError, match="no regular file"):
+            sqlite3.connect(path.with_name(name), factory=StoredOnly)
+    assert other.read_bytes() == b""
+
+
+def share_children(path: Path, root: int, levels: int) -> None:
+    """Give the B-tree that begins at a page more levels, on each of which all children of the page are the same one."""
+    content = bytearray(path.read_bytes())
+    size, cells = 4096, 580
+    assert struct.unpack(">H", content[16:18]) == (size,)
+
+    def number_of(page: bytes | bytearray) -> int:
+        content.extend(page)
+        return len(content) // size
+
+    def above(child: int) -> bytes:
+        cell = struct.pack(">IB", child, 1)
+        start = size - cells * len(cell)
+        places = (struct.pack(">H", start + number * len(cell)) for number in range(cells))
+        page = struct.pack(">BHHHBI", 5, 0, cells, start, 0, child) + b"".join(places)
+        return page.ljust(start, b"\0") + cell * cells
+
+    at = slice((root - 1) * size, root * size)
+    child = number_of(content[at])
+    for _ in range(levels - 1):
+        child = number_of(above(child))
+    content[at] = above(child)
+    content[28:32] = struct.pack(">I", len(content) // size)
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def endless(path: Path) -> Path:
+    """The file with a study of a long name, which is there without end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE long (study_name TEXT)")
+        connection.execute("INSERT INTO long VALUES (?)", ("x" * 1000,))
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'long'").fetchone()
+    share_children(path, root, 9)
+    assert path.stat().st_size < 100_000
+    return path
+
+
+def test_a_query_of_pages_that_share_their_children_ends(endless: Path) -> None:
+    with closing(open_to_read(endless, StoredOnly)) as connection:
+        with pytest.raises(sqlite3.OperationalError) as raised:
+            connection.execute("SELECT * FROM long WHERE study_name = 'y'").fetchall()
+        assert fault_of_sqlite(raised.value).endswith("is damaged")
+        assert "\n" not in fault_of_sqlite(raised.value)
+    assert fault_of_sqlite(sqlite3.OperationalError("locked")) == "locked"
+
+
+def test_so_does_one_whose_rows_are_far_more_bytes_than_the_file(endless: Path) -> None:
+    given = list[str]()
+    with closing(open_to_read(endless, StoredOnly)) as connection, pytest.raises(sqlite3.DataError, match="damaged"):
+        given.extend(name for (name,) in connection.execute("SELECT study_name FROM long"))
+    assert 10**6 < sum(map(len, given)) < 10**6 + 20 * endless.stat().st_size
+
+
+def test_a_schema_whose_pages_share_their_children_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for number in range(60):  # so many that the first page, which has the file's header, is no leaf
+            connection.execute(f"CREATE TABLE {'x' * 200}{number} (a)")
+    content = path.read_bytes()
+    assert content[100] == 5
+    (first,) = struct.unpack(">H", content[112:114])
+    (child,) = struct.unpack(">I", content[first : first + 4])
+    share_children(path, child, 9)
+
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.DatabaseError):
+        check_stored(connection)
+    with pytest.raises(sqlite3.DatabaseError):
+        open_to_read(path, StoredOnly)
+
+
+@pytest.mark.parametrize("end", [sqlite3.Connection.commit, sqlite3.Connection.rollback])
+def test_a_connection_may_query_as_long_as_it_likes_in_many_transactions(
+    path: Path, end: Callable[[sqlite3.Connection], None]
+) -> None:
+    query = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 50000) SELECT count(*) FROM c"
+    with closing(sqlite3.connect(path, factory=StoredOnly)) as connection:
+        for _ in range(4):
+            assert connection.execute(query).fetchone() == (50_000,)
+            getattr(connection, end.__name__)()
+        with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+            [connection.execute(query).fetchone() for _ in range(4)]

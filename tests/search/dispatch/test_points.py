@@ -156,6 +156,15 @@ def test_a_point_that_took_no_possible_time_is_refused(seconds: float) -> None:
         Point.from_dict({**Point(64, 10.0).to_dict(), "seconds": seconds})
 
 
+@pytest.mark.parametrize("member", ["ratios", "slower", "failed", "raced"])
+def test_numbers_of_kernels_whose_hashes_are_all_equal_are_refused_before_they_are_compared(member: str) -> None:
+    told = {"ratios": {"value": 1, "low": 1, "high": 1}, "slower": 1.5, "failed": "crash"}.get(member)
+    numbers = [number * (2**61 - 1) for number in range(1, 30_000)]  # to compare all of them takes some 10 s
+    hostile = {str(number): told for number in numbers} if told is not None else numbers
+    with pytest.raises(ValueError, match="no kernel has the number '2305843009213693951'"):
+        Point.from_dict({**Point(64, 10.0).to_dict(), member: hostile})
+
+
 def replayed(point: Point) -> Recorded:
     template = find_template("gemm_sm90")
     device = find_device("h200")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from tilescout.search.studies.places import read_study, result_of, study_store
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.study_store import StudyStore
 from tilescout.search.studies.trials import finished_trials, record_outcome, recover
+from tilescout.spaces import sqlite_files
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -132,6 +134,25 @@ def test_a_database_whose_log_has_lost_its_index_is_refused_with_what_to_do(url:
     with pytest.raises(StoreError, match=r"write-ahead log.*wal_checkpoint'\)$"):
         study_store(url).names()
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+def test_a_pipe_in_the_place_of_a_file_of_sqlites_own_is_refused_by_readers_and_writers(url: str, suffix: str) -> None:
+    os.mkfifo(url.removeprefix("sqlite:///") + suffix)
+    for use in (methodcaller("names"), methodcaller("check")):
+        with pytest.raises(StoreError, match=rf"failed \(studies.db{suffix} beside it is no regular file\)$"):
+            use(study_store(url))
+
+
+def test_a_query_that_takes_more_steps_than_its_file_explains_is_refused_in_one_line(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.executemany("INSERT INTO studies VALUES (?, ?)", ((at, f"s{at}") for at in range(7, 5007)))
+    for name, value in {"_STEPS": 10_000, "_STEPS_BYTE": 0, "_BETWEEN": 100}.items():
+        monkeypatch.setattr(sqlite_files, name, value)
+    with pytest.raises(StoreError, match=r"failed \(a query takes far more than .* explains: it is damaged\)$"):
+        study_store(url).names()
 
 
 @pytest.mark.parametrize("type_", ["VIEW", b"view"])

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from optuna.samplers import RandomSampler
 
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal_folder import JournalFolder
 from tilescout.search.studies.places import study_store
-from tilescout.search.studies.study_store import resumed
+from tilescout.search.studies.study_store import latest, resumed, unused
 from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.errors import StoreError
 
@@ -25,6 +26,31 @@ def test_a_search_that_has_nothing_to_go_on_with_says_so(caplog: pytest.LogCaptu
         assert not caplog.messages
         assert resumed(["search-s0"], "search-s1", resume=True) == "search-s1"
     assert caplog.messages == ["there is no study search-s1 to continue: starting it"]
+
+
+@pytest.mark.parametrize(
+    ("left", "newest", "new"),
+    [
+        (["s0-5"], "s0-5", "s0-6"),
+        (["s0-2", "s0-10"], "s0-10", "s0-11"),
+        (["s0", "s0-3"], "s0-3", "s0-4"),
+        (["s0"], "s0", "s0-2"),
+        (["s00", "s0-x", "s0-2-3", "as0-9"], "s0", "s0"),
+        ([], "s0", "s0"),
+    ],
+)
+def test_what_was_deleted_before_the_newest_study_leaves_it_the_newest(left: list[str], newest: str, new: str) -> None:
+    assert latest(left, "s0") == newest
+    assert unused(left, "s0") == new
+    assert latest([*left, new], "s0") == new
+    assert resumed([*left, new], "s0", resume=True) == new
+
+
+def test_the_names_of_studies_in_a_database_are_sorted(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/studies.db")
+    for name in ("b", "c-2", "a"):
+        database.open(name, False, RandomSampler(seed=0))
+    assert database.names() == ["a", "b", "c-2"]
 
 
 @pytest.mark.parametrize("place", ["/tmp/{}", "/tmp/{}/studies", "sqlite:////tmp/{}.db"])

@@ -97,6 +97,7 @@ def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
         (["baselines", PROBLEM, "library_us"], nan, "library_us: expected a positive number, found nan"),
         (["baselines", PROBLEM, "library_us"], 10**400, "library_us: expected a positive number"),
         (["baselines", PROBLEM, "library_us"], "195", "library_us: expected a positive number, found '195'"),
+        (["knobs", "raster"], ["m", "n" * 201], "a value of raster has 201 characters: 200 at most"),
         (["baselines", PROBLEM, "default", "tile_m"], 65, "its default is not a configuration"),
         (["baselines", PROBLEM, "default", "tile_m"], "64", "its default is not a configuration"),
         (["baselines", PROBLEM, "default", "tile_m"], [64], "its default is not a configuration"),

@@ -53,6 +53,19 @@ def test_a_page_that_says_more_than_the_footer_is_refused_before_it_is_unpacked(
         unpacked_size(bytes(longer), metadata)
 
 
+def test_groups_and_columns_have_the_rows_of_the_file(content: bytes) -> None:
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    of_all, of_group = b"\x16\xf0\x2e", b"\x16\xa0\x1f"  # 64-bit fields with the numbers 3000 and 2000
+    for told, other, why in (
+        (of_all, b"\x16\x88\x00", "it says 4 rows, and its groups 3000"),
+        (of_group, b"\x16\x88\x00", "the column text says 4 values, and its group 2000"),
+    ):
+        at = content.index(told, start)
+        damaged = content[:at] + other + content[at + 3 :]
+        with pytest.raises(ValueError, match=why):
+            unpacked_size(damaged, metadata_of(damaged))
+
+
 @given(data=st.data())
 def test_a_damaged_header_is_a_value_error_or_harmless(content: bytes, data: st.DataObject) -> None:
     metadata = metadata_of(content)
@@ -93,6 +106,8 @@ def test_columns_beside_one_another_are_flat(content: bytes) -> None:
     [
         (parquet(WITHIN * 9_999 + LEAF, 10_000), "within"),
         (parquet(WITHIN + LEAF, 2, b"\x09\x04\xfc\x90\x4e", WITHIN * 9_999 + LEAF), "within"),  # a second schema
+        # Field 65,538: of its number, Arrow keeps 16 bits.
+        (parquet(WITHIN + LEAF, 2, b"\x09\x84\x80\x08\xfc\x90\x4e", WITHIN * 9_999 + LEAF), "damaged"),
         # The number of columns is there twice, as an integer of 32 bits and of 64, of which Arrow takes the first.
         (parquet(WITHIN + WITHIN[:-1] + b"\x06\x0a\x00\x00" + LEAF, 3), "damaged"),
         (b"PAR1" + bytes(1 << 23) + struct.pack("<I", 1 << 23) + b"PAR1", "at most"),
@@ -100,7 +115,7 @@ def test_columns_beside_one_another_are_flat(content: bytes) -> None:
         (b"PAR1", "no footer"),
         (b"", "no footer"),
     ],
-    ids=["deep", "second", "twice", "long", "beyond", "short", "empty"],
+    ids=["deep", "second", "sixteen bits", "twice", "long", "beyond", "short", "empty"],
 )
 def test_columns_within_one_another_are_refused_before_arrow_follows_them(file: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -1,6 +1,7 @@
 """The text of a tuner's results, read entry by entry, is what a JSON parser makes of it as a whole."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -74,6 +75,27 @@ def test_an_unfinished_text_is_read_as_far_as_it_goes() -> None:
 def test_what_is_no_result_or_torn_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"results|entries|expected|Expecting|follows|early"):
         read(text)
+
+
+def test_a_key_that_never_ends_takes_no_memory_for_each_of_its_escapes() -> None:
+    text = '{"a": 1, "' + "\\a" * 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="expected a key"):
+            ResultText(text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(text)
+
+
+@given(key=st.text(max_size=50))
+def test_a_key_is_as_long_as_it_may_be_and_no_longer(key: str) -> None:
+    key = json.dumps(key)[1:-1]
+    start = '{"cache": {"' + "x" * (1 << 16)
+    assert read(f'{start[: -len(key) or None]}{key}": 1}}}}') == ({}, [1])
+    with pytest.raises(ValueError, match="expected a key"):
+        read(f'{start}x{key}": 1}}}}')
 
 
 @pytest.fixture

@@ -173,6 +173,14 @@ def test_times_are_those_of_the_measurements(invented_table: Table, invented_row
     assert inf in expected
 
 
+def test_pilots_are_those_of_the_measurements(invented_table: Table, invented_rows: list[Row]) -> None:
+    measured = [measurement for _, _, measurement in invented_rows]
+    expected = [nan if each.pilot_us is None else each.pilot_us for each in measured]
+    assert invented_table.pilots_us == pytest.approx(expected, rel=0, nan_ok=True)
+    assert invented_table.pruned.tolist() == [each.status is Status.PRUNED for each in measured]
+    assert 0 < invented_table.pruned.sum() < len(measured)
+
+
 def test_a_summary_counts_and_finds_the_best(invented_table: Table, invented_rows: list[Row]) -> None:
     for summary in invented_table.summarise():
         rows = [(c, m) for c, p, m in invented_rows if p == summary.problem]
@@ -317,6 +325,8 @@ def test_configurations_are_coded_as_the_template_orders_its_knobs(invented_tabl
     for row in range(0, len(invented_table), 17):
         values = {knob.name: knob.values[code] for knob, code in zip(knobs, codes[row], strict=True)}
         assert values == dict(invented_table.configuration(row))
+    some = invented_table.rows(invented_table.problems[1])[::-3]
+    assert invented_table.codes(knobs, some).tolist() == codes[some].tolist()
 
 
 def test_importing_the_table_does_not_import_arrow() -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tilescout.search.tables.card import TableCard
-from tilescout.search.tables.rows import Row
+from tilescout.search.tables.rows import Row, positions
 from tilescout.search.tables.table import Table, card_path, find_tables, write_table
 from tilescout.spaces.errors import TableError
 
@@ -119,6 +119,39 @@ def test_columns_that_are_not_those_of_the_card_are_refused(invented_table: Tabl
     reseal(invented_table.path, parquet(change(invented_table.data)))
     with pytest.raises(TableError, match=fault):
         Table.read(invented_table.path)
+
+
+def test_text_that_is_not_in_utf_8_is_refused(invented_table: Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(with_entry(invented_table.data, "error", "EVIL"), sink, compression="none")
+    content = bytes(sink.getvalue())
+    reseal(invented_table.path, content)
+    assert Table.read(invented_table.path).measurement(0).error == "EVIL"
+    assert b"EVIL" in content
+    reseal(invented_table.path, content.replace(b"EVIL", b"\xff\xfe\xff\xfe"))
+    with pytest.raises(TableError, match=r"not a Parquet file: .*Invalid UTF8"):
+        Table.read(invented_table.path)
+
+
+def test_positions_in_texts_are_those_of_their_rows(invented_table: Table) -> None:
+    texts = [["a", "b", None, "c"], ["c", "x", "a"]]
+    column = pa.chunked_array([pa.array(each).dictionary_encode() for each in texts])
+    assert positions(column, ["a", "b", "c"]).tolist() == [0, 1, -1, 2, 2, -1, 0]
+    assert positions(column.slice(1, 4), ["c"]).tolist() == [-1, -1, 0, 0]
+    assert positions(column.slice(0, 0), ["c"]).tolist() == []
+    assert positions(pa.chunked_array([[3, None, 4]]), [4, 3]).tolist() == [1, -1, 0]
+
+
+def test_one_long_text_in_many_rows_is_compared_once() -> None:
+    text = "x" * 1_000_000
+    column = pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array([text]))])
+    whole, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        assert positions(column, [text]).tolist() == [0] * 100
+    finally:
+        pa.set_memory_pool(whole)
+    assert counted.max_memory() < 10 * len(text)
 
 
 CRASH = """

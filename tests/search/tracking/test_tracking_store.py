@@ -145,6 +145,17 @@ def test_a_store_with_a_view_of_somebody_else_is_refused_before_it_is_asked(tmp_
         serve(f"sqlite:///{path}", None, "127.0.0.1", 0)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_pipe_in_the_place_of_a_file_of_sqlites_own_is_refused(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "mlflow.db"
+    if there:
+        sqlite3.connect(path).close()
+    os.mkfifo(tmp_path / "mlflow.db-journal")
+    with pytest.raises(StoreError, match=r"mlflow\.db-journal beside it is no regular file"):
+        open_client(f"sqlite:///{path}")
+    assert path.exists() == there
+
+
 def test_an_error_of_the_database_is_told_without_its_statement() -> None:
     engine = sqlalchemy.create_engine("sqlite://")
     reason = r"^can't use the MLflow store sqlite://: \(sqlite3\.OperationalError\) no such table: runs; make room$"
