@@ -126,6 +126,10 @@ class Campaign:
         if not journal.earlier:
             journal.append([ours])
         self.rows, self.library_us, self.finals = read_records(journal, plan)
+        # A pass over all rows for each of many problems takes minutes.
+        self._rows_of: list[dict[int, Measurement]] = [{} for _ in plan.problems]
+        for (problem, configuration), outcome in self.rows.items():
+            self._rows_of[problem][configuration] = outcome
         self._events: queue.SimpleQueue[Callable[[], list[Record]]] = queue.SimpleQueue()
         self._lanes = [Lane(gpu) for gpu in range(engine.gpus)]
         self._works = [self._open(number) for number in range(len(plan.problems))]
@@ -175,7 +179,7 @@ class Campaign:
 
     def _open(self, number: int) -> Work:
         """The work on a problem that the journal does not have yet."""
-        measured = {c: outcome for (p, c), outcome in self.rows.items() if p == number}
+        measured = self._rows_of[number]
         ratios = [outcome.timing.ratio for outcome in measured.values() if outcome.timing is not None]
         return Work(
             number=number,
@@ -236,7 +240,7 @@ class Campaign:
         return [self._keep(work, number, Measurement.of_failure(built)) for work in works]
 
     def _keep(self, work: Work, number: int, outcome: Measurement) -> Record:
-        self.rows[work.number, number] = outcome
+        self.rows[work.number, number] = self._rows_of[work.number][number] = outcome
         work.left -= 1
         if outcome.timing is not None:
             work.incumbent = min(work.incumbent, outcome.timing.ratio)
@@ -307,7 +311,7 @@ class Campaign:
 
     def _start_final(self, lane: Lane, work: Work) -> None:
         lane.racing, work.racing, lane.work = True, True, work
-        timed = {c: row for (p, c), row in self.rows.items() if p == work.number and row.timing is not None}
+        timed = {number: row for number, row in self._rows_of[work.number].items() if row.timing is not None}
         self._heed(self._racers.submit(self._race, lane.gpu, work, timed), partial(self._raced, lane, work))
 
     def _raced(self, lane: Lane, work: Work, future: "Future[Final]") -> list[Record]:

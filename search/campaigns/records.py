@@ -1,6 +1,6 @@
 """The records in the journal of a campaign."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tilescout.search.campaigns.finals import Final
@@ -102,8 +102,7 @@ def read_records(
                 library_us[problem] = time_us
             else:
                 _check_number(record["final"], len(plan.problems))
-                timed = {number for (problem, number), row in rows.items() if problem == record["final"] and row.timing}
-                finals[record["final"]] = _final(record, timed)
+                finals[record["final"]] = _final(record, rows)
     except MALFORMED as error:
         raise StoreError(
             f"the journal {journal.path} is damaged ({one_line(error)}): remove it to start anew"
@@ -111,12 +110,13 @@ def read_records(
     return rows, library_us, finals
 
 
-def _final(record: Mapping[str, Any], timed: Collection[int]) -> Final:
-    """The races of a problem, of which these configurations were timed."""
+def _final(record: Mapping[str, Any], rows: Mapping[tuple[int, int], Measurement]) -> Final:
+    """The races of a problem, in which configurations took part that were timed for it."""
     ratios = {number: (value, low, high, pairs) for number, value, low, high, pairs in record["ratios"]}
     for number, (value, low, high, pairs) in ratios.items():
         check_interval(value, low, high)
-        if number not in timed or type(pairs) is not int:
+        row = rows.get((record["final"], number))
+        if row is None or row.timing is None or type(pairs) is not int:
             raise ValueError(f"configuration {number!r} can't have raced")
     best = record.get("library_best")  # none in the journal of an older tilescout
     library_best = LibraryBest.from_dict(best) if best is not None else None

@@ -50,7 +50,7 @@ class RecordedSpace:
         """
         table.check_space(template)
         rows = table.rows(problem)
-        codes = table.codes(template.knobs)[rows]
+        codes = table.codes(template.knobs, rows)
         space = template.space_of(codes, problem, recorded_device(table, template))
         if space is None:
             raise TableError(

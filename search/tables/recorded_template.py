@@ -68,7 +68,7 @@ class RecordedTemplate(KernelTemplate):
         TableError
             If the table lacks the problem.
         """
-        codes = self._table.codes(self.knobs)[self._table.rows(problem)]
+        codes = self._table.codes(self.knobs, self._table.rows(problem))
         return SearchSpace.of_codes(self.name, self.knobs, codes, problem, device)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:

@@ -121,11 +121,16 @@ def largest_table(template: KernelTemplate) -> Table:
     TableError
         If there is none.
     """
-    tables = [Table.read(path) for path in shipped_tables()]
-    fitting = [table for table in tables if table.card.space == template.name]
-    if not fitting:
+    rows = _shipped_rows(template)
+    if not rows:
         raise TableError(f"no table of {template.name} is shipped; name one with `table`")
-    return max(fitting, key=len)
+    return Table.read(max(rows, key=rows.__getitem__))
+
+
+def _shipped_rows(template: KernelTemplate) -> dict[Path, int]:
+    """The shipped tables of a template, with the number of rows of each; their cards tell both."""
+    cards = {path: Table.read_card(path) for path in shipped_tables()}
+    return {path: card.rows for path, card in cards.items() if card.space == template.name}
 
 
 def named_table(template: KernelTemplate, path: Path | None) -> Table:
@@ -152,8 +157,7 @@ def named_tables(template: KernelTemplate, paths: Sequence[Path]) -> list[Table]
     if paths:
         named = (named_table(template, path) for path in paths)
         return list({table.card.sha256: table for table in named}.values())
-    found = [table for table in map(Table.read, shipped_tables()) if table.card.space == template.name]
-    return found or [largest_table(template)]
+    return [Table.read(path) for path in _shipped_rows(template)] or [largest_table(template)]
 
 
 def template_of(table: Table) -> KernelTemplate:

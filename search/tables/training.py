@@ -9,7 +9,6 @@ from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import binary_features, space_features
 from tilescout.costmodel.persistence import ModelCard, TrainingTable
-from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device, siblings
@@ -110,9 +109,8 @@ def _known_us(table: Table, rows: Indices | slice) -> tuple[NDArray[np.float64],
     """Of rows, what is known of the time in µs, not finite where nothing is, and whether they were pruned: then it is
     what the one launch suggests.
     """
-    pruned = np.asarray(table.data["status"].to_numpy()[rows] == Status.PRUNED)
-    pilots = np.asarray(table.data["pilot_us"].to_numpy()[rows], dtype=np.float64)
-    return np.where(pruned, pilots, table.times_us[rows]), pruned
+    pruned = table.pruned[rows]
+    return np.where(pruned, table.pilots_us[rows], table.times_us[rows]), pruned
 
 
 def problem_sample(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> Sample:
@@ -169,7 +167,7 @@ def _ran(
     """
     table.check_space(template)
     rows = table.rows(problem)
-    codes = table.codes(template.knobs)[rows]
+    codes = table.codes(template.knobs, rows)
     whole = template.space_of(codes, problem, find_device(table.card.device))
     if whole is None:
         raise TableError(

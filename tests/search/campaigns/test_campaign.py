@@ -10,16 +10,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.campaigns.campaign import CampaignOptions, Progress
+from tilescout.search.campaigns.campaign import Campaign, CampaignOptions, Progress
 from tilescout.search.campaigns.collection import FORM, collect, journal_path
+from tilescout.search.campaigns.finals import Final
 from tilescout.search.campaigns.plan import Plan, make_plan
+from tilescout.search.campaigns.records import Record, read_records
 from tilescout.search.engines.engine import LiveOptions, Task, failed_future, settled_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
@@ -267,6 +270,56 @@ def test_a_journal_that_names_what_is_not_in_the_plan_is_refused(table: Table, p
             journal.append([record])
         with pytest.raises(StoreError, match="is damaged"):
             collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())
+
+
+def test_a_journal_of_races_is_read_back_and_one_of_a_row_that_was_not_timed_for_the_problem_is_refused(
+    table: Table, plan: Plan
+) -> None:
+    both = [number for number in range(len(plan.configurations)) if plan.legal[:, number].all()][:2]
+    rows = [table.row(plan.configurations[number], PROBLEMS[0]) for number in both]
+    timed = next(outcome for row in rows if row is not None and (outcome := table.measurement(row)).timing is not None)
+    told = [
+        Record.row(0, both[0], timed),
+        Record.row(1, both[1], timed),
+        Record.row(1, both[0], replace(timed, timing=None, raced=None, status=Status.WRONG)),
+    ]
+    final = Final({both[0]: (1.0, 0.9, 1.1, 3)}, both[0], 0.9)
+
+    def journal(*records: Record) -> Any:
+        return SimpleNamespace(path="t.journal", earlier=[{}, *records])
+
+    found, _, finals = read_records(journal(*told, Record.final(0, final)), plan)
+    assert len(found) == 3
+    assert finals == {0: final}
+    with pytest.raises(StoreError, match=rf"configuration {both[0]} can't have raced"):
+        read_records(journal(*told, Record.final(1, final)), plan)
+
+
+def test_what_is_known_is_sorted_by_problem_once(
+    table: Table, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+
+    class Rows(dict[tuple[int, int], Measurement]):
+        def items(self) -> Any:
+            passes.append(len(self))
+            return super().items()
+
+    def read(*given: Any) -> Any:
+        rows, library_us, finals = read_records(*given)
+        return Rows(rows), library_us, finals
+
+    out = tmp_path / "t.parquet"
+    with pytest.raises(DeviceError):
+        collect(Failing(table, lives=[3]), plan, out, CampaignOptions(batch=16))
+    monkeypatch.setattr("tilescout.search.campaigns.campaign.read_records", read)
+    known = len(measured_rows(journal_path(out)))
+    with Journal(journal_path(out), FORM, never) as held:
+        campaign = Campaign(ReplayEngine(table, TEMPLATE), plan, held, CampaignOptions())
+        assert passes == [known]
+        campaign.run()
+    assert passes == [known]
+    assert len(campaign.rows) == plan.rows
 
 
 def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp_path: Path) -> None:
