@@ -53,10 +53,10 @@ def check_replaceable(path: Path, kind: str, is_one: Callable[[Path], bool], err
 
 
 def has_keys(path: Path, *kinds: Collection[str]) -> bool:
-    """Whether a file is a JSON object, or a list of such, with all keys of one of some kinds."""
+    """Whether a file is a JSON object, or a list of such or of none, with all keys of one of some kinds."""
     content = parse_json(read_regular(path, _LARGEST))
     records = content if isinstance(content, list) else [content]
-    return bool(records) and all(
+    return all(
         isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records
     )
 

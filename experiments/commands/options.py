@@ -1,6 +1,7 @@
 """Options that several commands share, and functions that read their values."""
 
 import functools
+import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.texts import is_address, without_secrets
 
+_LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
@@ -300,10 +302,12 @@ def collected(kind: Callable[..., Any]) -> Callable[[Callable[..., Result]], Cal
 def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:
     """The problems of a suite, each once; with a signature, of that one.
 
+    Those that the template can't compute are left out, and told.
+
     Raises
     ------
     ProblemError
-        If there is no such suite, or the template can't compute one of them.
+        If there is no such suite, or the template can compute none of them.
     """
     found = find_suite(suite).parsed(template.parse)
     if signature is not None:
@@ -311,9 +315,17 @@ def suite_problems(template: KernelTemplate, suite: str, signature: str | None) 
             found = list(dict.fromkeys(problem.with_signature(signature) for problem in found))
         except ProblemError as error:
             raise ProblemError(f"--signature {short(signature)}: {error}") from error
+    refused = dict[Problem, ProblemError]()
     for problem in found:
-        template.check(problem)
-    return found
+        try:
+            template.check(problem)
+        except ProblemError as error:
+            refused[problem] = error
+    if len(refused) == len(found):
+        raise refused[found[0]]
+    for problem, why in refused.items():
+        _LOG.warning("%s of the suite %s is left out: %s", problem, suite, why)
+    return [problem for problem in found if problem not in refused]
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

@@ -105,7 +105,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         about = partial(_about, suite, engine, options, len(problems))
         tracking = _Tracking(stack, uri, root, asked, template, about)
         bars.update(task, total=options.budget.trials)
-        title = f"{template.name}, suite {suite}, on {engine.device.name}"
+        title = f"{template.name}, suite {suite}, on {engine.device.name} ({engine.provenance.kind})"
         show = partial(_print, problems=len(problems), title=title, console=asked.console)
         display = _Display(bars, task, engine, options.budget, show)
         try:

@@ -222,7 +222,9 @@ def run_study(
             lane = Lane(study, evaluator, info.library_us, audience.show, in_full, tuner)
             stopped = search(lane, options.budget)
         except KeyboardInterrupt as interrupt:
-            raise SearchInterrupted(StudyResult(info, audience.cut_short(space), clock.seconds)) from interrupt
+            told = audience.cut_short(space)
+            so_far = StudyResult(info, told, clock.seconds, library_best=library_best, no_library_best=unknown)
+            raise SearchInterrupted(so_far) from interrupt
         found, earlier = finished_trials(study, space), {trial.number for trial in before}
         clock.end_search([trial for trial in found if trial.number not in earlier])
         result = StudyResult(

@@ -104,7 +104,7 @@ def test_a_link_that_leads_in_a_circle_is_told_and_stays(tmp_path: Path, name: s
 
 @pytest.mark.parametrize(
     ("content", "is_one"),
-    [('{"a": 1, "b": 2, "c": 3}', True), ('[{"a": 1, "b": 2}]', True), ("[]", False), ("{}", False), ('["a"]', False)],
+    [('{"a": 1, "b": 2, "c": 3}', True), ('[{"a": 1, "b": 2}]', True), ("[]", True), ("{}", False), ('["a"]', False)],
 )
 def test_a_file_is_of_a_kind_that_has_its_keys_and_an_empty_list_is_of_none(
     tmp_path: Path, content: str, is_one: bool

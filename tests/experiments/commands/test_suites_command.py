@@ -308,3 +308,17 @@ def test_forms_that_are_recorded_together_are_parts_of_a_suite_for_the_space_of_
     for form, rows in (("swiglu", (40, 32)), ("scaled", (8,))):
         problems = suite_problems(find_template(f"grouped_{form}_sm90"), f"experts.toml:{form}", None)
         assert [str(problem) for problem in problems] == [f"8x{each}x96x64:bf16:{form}:zipf-1" for each in rows]
+
+
+def test_problems_that_a_space_cannot_compute_are_left_out_of_a_suite_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    template, path = find_template("gemm_sm90"), tmp_path / "heads.toml"
+    path.write_text('problems = ["512x512x512:bf16", "512x50257x512:bf16"]\n')
+    assert suite_problems(template, str(path), None) == [template.parse("512x512x512:bf16")]
+    assert "512x50257x512:bf16 of the suite" in caplog.text
+    assert "n = 50257 is not a multiple of 8" in caplog.text
+
+    path.write_text('problems = ["512x50257x512:bf16"]\n')
+    with pytest.raises(ProblemError, match="n = 50257"):
+        suite_problems(template, str(path), None)

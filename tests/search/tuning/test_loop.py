@@ -421,6 +421,20 @@ def test_ctrl_c_right_behind_the_result_hands_it_out_whole(table: Table, tmp_pat
     assert [ended.value.result] == told
 
 
+def test_what_is_known_of_the_librarys_best_is_kept_where_a_search_is_interrupted(table: Table, tmp_path: Path) -> None:
+    def interrupt(trial: TrialRecord) -> None:
+        raise KeyboardInterrupt
+
+    options = TuneOptions("random", 0, Budget(trials=4), tmp_path)
+    with ShuffledEvaluator(table, 0) as evaluator:
+        whole = run_study(evaluator, options)
+        with pytest.raises(SearchInterrupted) as ended:
+            run_study(evaluator, options, on_trial=interrupt)
+
+    assert whole.no_library_best
+    assert ended.value.result.no_library_best == whole.no_library_best
+
+
 def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: Path) -> None:
     heard: list[tuple[str, StudyResult]] = []
 
