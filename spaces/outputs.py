@@ -56,9 +56,7 @@ def has_keys(path: Path, *kinds: Collection[str]) -> bool:
     """Whether a file is a JSON object, or a list of such or of none, with all keys of one of some kinds."""
     content = parse_json(read_regular(path, _LARGEST))
     records = content if isinstance(content, list) else [content]
-    return all(
-        isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records
-    )
+    return all(isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records)
 
 
 def is_matplotlib(path: Path) -> bool:
