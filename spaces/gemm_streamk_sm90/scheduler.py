@@ -119,7 +119,7 @@ class SharedTiles(Partition):
     by_steps, by_parts
         Divisors.
     each, rest
-        Whole steps of each part, and how many of the shared tiles are left: a part has one more, or none.
+        Steps that every part has, and those that are left: so many parts have one more.
     """
 
     by_steps: Any
