@@ -75,7 +75,7 @@ NEEDED: Mapping[str, str] = {
     "predicted": "two trials or more that were timed in full and that a cost model predicted",
     "gpu_seconds": "trials that took time of a GPU",
 }
-"""What a study must have for each picture."""
+"""The parts that a study must have for each picture."""
 
 
 def to_png(figure: "Figure") -> bytes:

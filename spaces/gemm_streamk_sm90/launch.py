@@ -17,7 +17,7 @@ EVENLY = 0  # the way in which the last wave is shared evenly; others are the pa
 
 
 def launch_number(configuration: Mapping[str, Value]) -> int:
-    """What a launch is told, beside `NUMBER`: the parts of each tile, and the order of the tiles.
+    """The number that a launch is told, with `NUMBER`: the parts of each tile, and the order of the tiles.
 
     The order is the binary logarithm of the width of a band, and its direction.
     """

@@ -1,4 +1,4 @@
-"""What a launch of ``gemm_streamk_sm90`` decides: the order of tiles, and how their steps along k are divided."""
+"""The choices of a launch of ``gemm_streamk_sm90``: the order of tiles, and how their steps along k are divided."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ class BandedOrder:
 
     @classmethod
     def passed(cls, count_m: Int32, count_n: Int32, batches: Int32, order: Int32) -> tuple[Any, Any, Any]:
-        """What a launch passes of an order, in three parts, as the kernel that is inherited takes it."""
+        """Return the parts of an order that a launch passes, three, as the kernel that is inherited takes them."""
         counts = (count_m, count_n, count_m * count_n)
         along_m, along_n, per_batch = map(divisor, counts)
         return along_m, along_n, (per_batch, batches, order)
@@ -95,7 +95,7 @@ class BandedOrder:
 
 
 def divisor(number: Int32) -> Any:
-    """What divides by a number, or by one if that is smaller, without a division."""
+    """A divisor by a number, or by one if that is smaller: it multiplies and shifts."""
     return cute.fast_divmod_create_divisor_v2(cutlass.max(number, 1))
 
 
@@ -129,7 +129,7 @@ class SharedTiles(Partition):
 
     @classmethod
     def passed(cls, way: Int32, tiles: Int32, steps: Int32, clusters: Int32) -> tuple[Any, ...]:
-        """What a launch passes: the tiles that are shared, divisors, and quotients.
+        """Return what a launch passes: the tiles that are shared, divisors, and quotients.
 
         Parameters
         ----------
