@@ -20,9 +20,8 @@ from tilescout.spaces.problems import P
 SUFFIX = ".toml"
 _LARGEST_COUNT = 2**31 - 1
 _MOST = 20_000  # entries: a thousand numbers of tokens and a thousand products would make three million
-_CHARACTERS = (
-    1 << 24
-)  # of all problems: that of each batch has its routing in it, of 4096 experts some 20,000 characters
+# Of all problems: that of each batch has its routing in it, of 4096 experts some 20,000 characters.
+_CHARACTERS = 1 << 24
 _LONGEST_NAME = 200  # characters
 _KEYS = {"title", "source", "problems"}
 # The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
