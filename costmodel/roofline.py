@@ -52,6 +52,11 @@ class Roofline:
         """The larger of the two, in µs."""
         return max(self.compute_us, self.memory_us)
 
+    @property
+    def least_us(self) -> float:
+        """A time in µs that is clearly below the roofline: no kernel can have had less."""
+        return max(self.compute_us / _FASTER_COMPUTE, self.memory_us / _FASTER_MEMORY)
+
     def check(self, time_us: float) -> None:
         """Refuse a time that no kernel can have had.
 
@@ -60,8 +65,7 @@ class Roofline:
         ValueError
             If it is clearly below the roofline.
         """
-        least = max(self.compute_us / _FASTER_COMPUTE, self.memory_us / _FASTER_MEMORY)
-        if not time_us >= least:
+        if not time_us >= self.least_us:
             raise ValueError(f"a time of {time_us:.4g} µs is below the roofline of {self.time_us:.4g} µs: it can't be")
 
     @property

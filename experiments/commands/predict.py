@@ -67,10 +67,15 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
         console.say(f"{rank}: {whole[int(index)]}")
     bound = Roofline.of(parsed, found)
     console.print(
-        f"{number_of(len(whole), 'configuration')} ranked; no kernel is faster than {bound.time_us:.2f} µs "
-        f"({bound.bound})",
+        f"{number_of(len(whole), 'configuration')} ranked; the roofline is {bound.time_us:.2f} µs ({bound.bound})",
         highlight=False,
     )
+    impossible = int((times < bound.least_us).sum())
+    if impossible:
+        console.say(
+            f"of {number_of(impossible, 'configuration')} the model predicts less than {bound.least_us:.2f} µs, which "
+            "can't be: it has learned from too few kernels like them"
+        )
     if json_path is not None:
         ranking = [
             {

@@ -12,6 +12,7 @@ import numpy as np
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.evaluation import impossible_share
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.objectives import told_apart
 from tilescout.costmodel.persistence import check_model_file, model_in, save_model
@@ -34,6 +35,7 @@ from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.tables.shipped import check_held, named_tables
 from tilescout.search.tables.training import card_of, samples_of
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
@@ -42,6 +44,14 @@ from tilescout.spaces.texts import file_name, number_of
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
 """Random configurations a problem that the analytic model is calibrated with."""
+_LOOKED_AT = 8
+"""Problems of whose spaces random configurations are predicted."""
+_FEW = 0.01
+"""Share of impossible predictions above which `train` says what is missing."""
+_TOO_FEW_KERNELS = (
+    ": the tables hold too few kinds of kernels, and a search would begin with those; measure a random sample with "
+    "`tilescout collect --sample 300` and learn from it too"
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,12 @@ def train(asked: TrainRequest) -> None:
         f"{number_of(asked.trees, 'tree')}, {path.stat().st_size / 1e6:.1f} MB, "
         f"{time.perf_counter() - started:.0f} s; {_told(errors, problems)}"
     )
+    some = [template.parse(text) for text in card.problems[:: -(-problems // _LOOKED_AT)]]
+    impossible = impossible_share(model, template, some, find_device(device), asked.seed)
+    console.say(
+        f"of random configurations of {number_of(len(some), 'problem')} it predicts {impossible:.1%} to be faster than "
+        "a kernel can be" + (_TOO_FEW_KERNELS if impossible > _FEW else "")
+    )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         write_whole(analytic, calibration.to_json().encode())
@@ -137,6 +153,7 @@ def train(asked: TrainRequest) -> None:
     with waiting("evaluate and log to MLflow"), TemporaryDirectory(prefix="tilescout-") as temporary:
         uri = asked.mlflow_uri or default_store(asked.store)[0]
         evaluation = validation.evaluation(model, told_apart(samples), Path(temporary))
+        evaluation = replace(evaluation, metrics={**evaluation.metrics, "impossible": impossible})
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
     console.say(f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}")

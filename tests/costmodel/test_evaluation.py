@@ -5,6 +5,7 @@ import pytest
 
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.evaluation import (
+    impossible_share,
     leave_out,
     median_interval,
     quality,
@@ -14,7 +15,10 @@ from tilescout.costmodel.evaluation import (
     summarise,
 )
 from tilescout.costmodel.features import Features
+from tilescout.costmodel.roofline import Roofline
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
 
 TRUTH = np.log(np.array([3.0, 1.0, 2.0, 1.5, 4.0, 5.0, 1.2]))
 
@@ -110,3 +114,46 @@ def test_families_are_by_what_bounds_them() -> None:
     names = {"small": "1024x1024x1024", "skinny": "16x4096x4096", "large": "2048x2048x2048"}
     for family, text in names.items():
         assert GemmProblem.parse(text).family == family
+
+
+class Constant(CostModel):
+    """Predicts one log time for all configurations."""
+
+    def __init__(self, log_time):
+        self.log_time = log_time
+
+    def learn(self, samples):
+        return self
+
+    def predict(self, features):
+        return Prediction(np.full(len(features), self.log_time), np.ones(len(features)), 0.0)
+
+
+def test_predictions_that_no_kernel_can_keep_are_counted_over_all_problems() -> None:
+    template, device = find_template("gemm_sm90"), find_device("h200")
+    problems = [GemmProblem.parse(text) for text in ("64x8192x8192:bf16", "4096x4096x4096:bf16")]
+    least = np.log([Roofline.of(problem, device).least_us for problem in problems])
+    assert least[0] < least[1]
+    between = Constant(least.mean())  # as fast can the first be, and the second not
+    assert impossible_share(between, template, problems, device, seed=0, count=100) == 0.5
+    assert impossible_share(between, template, problems[:1], device, seed=0, count=100) == 0
+
+
+class OfItsSpace(Constant):
+    """Remembers how many configurations it was asked for."""
+
+    asked: list[int] = []  # noqa: RUF012
+
+    def predict(self, features):
+        OfItsSpace.asked.append(len(np.unique(features.values, axis=0)))
+        return super().predict(features)
+
+
+def test_of_a_large_space_some_configurations_are_looked_at_and_of_a_small_one_all() -> None:
+    template, device = find_template("softmax_sm90"), find_device("h200")
+    problem = template.parse("4096x4096:bf16")
+    size = len(template.space(problem, device))
+    for count, expected in ((5, 5), (size, size), (size + 1, size)):
+        OfItsSpace.asked = []
+        impossible_share(OfItsSpace(0.0), template, [problem], device, seed=1, count=count)
+        assert OfItsSpace.asked == [expected]
