@@ -2,13 +2,13 @@
 
     python -m tilescout.experiments.research tunings-judged --drawn 141 --count 4 --out judged.json
 
-The problems are drawn by a seed: products of published models that no cost model learned from, and rows of its own.
-Each is tuned from an empty store, in both its spaces where the second may be faster, and ends by itself. Then the
-search of each of these spaces goes on for `--further` trials more, whatever its sampler says: what these find, an
-answer may miss. The answer and the fastest of all trials, those of each space, run in heats against each other and
-`torch.mm`, in sandwiches. The answer and the fastest of that race then run in one of their own, in the same heats
-where they are of one space. The regret is the answer's time over the other's there, less 1: what was picked in one
-race is judged in the other.
+The problems are drawn by a seed: products of published models that no cost model learned from, and rows of its own; or
+they are those of a suite, for ``--space``, whose kernels are judged. Each is tuned from an empty store, in both its
+spaces where the second may be faster, and ends by itself. Then the search of each of these spaces goes on for
+`--further` trials more, whatever its sampler says: what these find, an answer may miss. The answer and the fastest of
+all trials, those of each space, run in heats against each other and `torch.mm`, in sandwiches. The answer and the
+fastest of that race then run in one of their own, in the same heats where they are of one space. The regret is the
+answer's time over the other's there, less 1: what was picked in one race is judged in the other.
 
 With `--from-portfolio` each problem is tuned by that sampler once more, before its search goes on: from a store that
 holds the portfolios of both spaces, and nothing else when a tuning begins. With `--from-empty` it is, too, from a store
@@ -29,6 +29,7 @@ from typing import Any
 import click
 import numpy as np
 
+from tilescout.experiments.commands.options import suite_problems
 from tilescout.experiments.research.benchmarks.wall_time import draw
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.experiments.research.studies.draw_problems import pool_option
@@ -46,7 +47,7 @@ from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import complement_on, find_template
 
 FIRST = 64
 """Trials of a tuning at most."""
@@ -281,9 +282,11 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 
 @study(GPU)
-@click.option("--drawn", "seed", type=click.IntRange(min=0), required=True, help="Draw the problems by this seed.")
+@click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problems by this seed.")
 @pool_option
-@click.option("--count", default=4, show_default=True, help="How many problems.")
+@click.option("--count", default=4, show_default=True, help="How many problems to draw.")
+@click.option("--suite", help="Take the problems of this suite instead.")
+@click.option("--space", default="gemm_sm90", show_default=True, help="Search this one and its complement.")
 @click.option("--sampler", default="guided", show_default=True, help="Of the searches, as `tune --sampler` has it.")
 @click.option(
     "--from-portfolio", "stocked", multiple=True, help="Tune from the portfolios too, by this sampler; repeatable."
@@ -297,9 +300,11 @@ def line(name: str, found: dict[str, Any]) -> str:
 @click.option("--further", default=80, show_default=True, help="Trials in each space behind its tuning.")
 def main(
     run: Run,
-    seed: int,
+    seed: int | None,
     pool: str,
     count: int,
+    suite: str | None,
+    space: str,
     sampler: str,
     stocked: tuple[str, ...],
     anew: tuple[str, ...],
@@ -307,16 +312,21 @@ def main(
     further: int,
 ) -> None:
     """Judge the answers of tunings, and print their regrets."""
-    template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
+    if (seed is None) == (suite is None):
+        raise click.UsageError("name a seed to draw by, or a suite")
+    template = find_template(space)
     done = dict[str, Any]()
-    problems: Sequence[Problem] = [template.parse(name) for name in draw(seed, count, pool)]
+    problems = suite_problems(template, suite, None) if suite is not None else []
+    problems = problems or [template.parse(name) for name in draw(seed or 0, count, pool)]
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
 
         def opened(place: Path) -> dict[str, LocalEngine]:
             engine = stack.enter_context(make_engine(template, problems[0], artifacts(place), device="cuda", gpus=1))
             assert isinstance(engine, LocalEngine)
-            return {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
+            second = complement_on(template, engine.device)
+            beside = {} if second is None else {second.name: stack.enter_context(engine.beside(second))}
+            return {template.name: engine, **beside}
 
         engines = opened(folder)
         by = [None] if models is None else [None, models]

@@ -90,6 +90,7 @@ def measure(study: Callable[..., None], table: str, tmp_path: Path) -> Callable[
 ON_PROBLEM = ("--problem", str(PROBLEM), "--good", "2", "--rounds", "3")
 
 
+@pytest.mark.slow
 def test_races_are_recorded_and_replayed(measure: Callable[..., Record], capsys: pytest.CaptureFixture[str]) -> None:
     record = measure("race-designs", "--problem", str(PROBLEM), "--good", "2", "--heats", "2", "--rounds", "60",
                      "--races", "2")  # fmt: skip
@@ -100,6 +101,7 @@ def test_races_are_recorded_and_replayed(measure: Callable[..., Record], capsys:
     assert "2 heats of 60 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_block_of_each_manner_is_recorded(measure: Callable[..., Record]) -> None:
     manners = measure("timelines", *ON_PROBLEM).result["problems"][str(PROBLEM)]
     assert list(manners) == ["dense", "verified", "paused"]
@@ -117,6 +119,7 @@ def test_what_references_are_worth_is_worked_out_for_every_set_up(measure: Calla
         assert len(setup["raw"]["beside"]) == 3
 
 
+@pytest.mark.slow
 def test_settling_is_measured_for_every_length(measure: Callable[..., Record]) -> None:
     options = ("--few", "1", "--settling-us", "0", "--settling-us", "500")
     found = measure("settling", *ON_PROBLEM, *options).result[str(PROBLEM)]
@@ -124,6 +127,7 @@ def test_settling_is_measured_for_every_length(measure: Callable[..., Record]) -
     assert all(length["few_pairs_over_race"] > 0 for length in found.values())
 
 
+@pytest.mark.slow
 def test_an_answer_races_against_the_fastest_of_a_table(engine: LocalEngine) -> None:
     one, four = (Configuration.of({"fault": "nothing", "repeats": repeats}) for repeats in (1, 4))
     logs = raced(engine, PROBLEM, {"answer": four, "default": one, "table 1": one})
@@ -150,6 +154,7 @@ def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
     assert outcome["default_over_library"]["value"] == pytest.approx(1 / times[1])
 
 
+@pytest.mark.slow
 def test_products_and_blocks_are_measured_by_both_objectives_and_their_file_is_printed_again(
     study: Callable[..., None],
     table: str,
@@ -180,6 +185,7 @@ def test_products_and_blocks_are_measured_by_both_objectives_and_their_file_is_p
     assert again == printed[-len(again) :]
 
 
+@pytest.mark.slow
 def test_tuners_compete_live_on_the_same_kernels_and_others_join_them(
     study: Callable[..., None], plain_gemm: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +219,7 @@ def test_tuners_compete_live_on_the_same_kernels_and_others_join_them(
     assert "slower than the default" in shown
 
 
+@pytest.mark.slow
 def test_ranks_that_tune_side_by_side_are_compared_by_the_races_of_all(
     study: Callable[..., None], plain_gemm: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +284,14 @@ def test_an_answer_that_no_longer_search_beats_has_no_regret(
     assert found["regret"] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("named", [(), ("--drawn", "1", "--suite", "odd")])
+def test_problems_to_judge_by_are_drawn_or_those_of_a_suite(
+    named: tuple[str, ...], study: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("tunings-judged", *named, code=2)
+    assert "name a seed to draw by, or a suite" in capsys.readouterr().err
+
+
 TWICE = (tunings_judged.Search("random"), tunings_judged.Search("random"))
 
 
@@ -290,6 +305,7 @@ def test_a_search_by_other_models_is_named_by_their_folder_and_has_them(tmp_path
     assert {each.applied(options).sampler for each in (shipped, before)} == {"guided"}
 
 
+@pytest.mark.slow
 def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behind(
     engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +328,7 @@ def test_tunings_from_a_portfolio_race_too_and_leave_none_of_their_kernels_behin
     assert "1 compiled" in tunings_judged.line("plain", found)
 
 
+@pytest.mark.slow
 def test_tunings_from_an_empty_store_race_too_and_each_finds_it_empty(
     engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
