@@ -31,13 +31,14 @@ UNUSED := /(tests|databricks|mypyc?)/|/ray/(data|llm|rllib|serve|train|tune)/
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test test-oldest test-newest claims lint types format docs clean
+.PHONY: help setup tune test test-all test-oldest test-newest claims lint types format docs clean
 
 help:
 	@echo "make tune    set up .venv and search the Hopper GEMM at 350x7360x832 (replayed where there is no GPU)"
-	@echo "make test    set up .venv and run the tests"
+	@echo "make test    set up .venv and run the tests, but for those that are marked slow"
+	@echo "make test-all  run the slow ones too"
 	@echo "make test-oldest, test-newest  run those of the export under the oldest and the newest torch (5 GB each)"
-	@echo "make claims  recompute the figures that the documents state, from the recorded data; some two minutes"
+	@echo "make claims  recompute the figures that the documents state, from the recorded data; some minutes"
 	@echo "make lint    check style;  make format  apply it;  make types  check types"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
@@ -84,9 +85,10 @@ tune: setup
 	@$(BIN)/tilescout tune gemm_sm90 --problem 350x7360x832:bf16 --model docs/examples/gemm_sm90-h200.npz
 
 # Tests start hundreds of processes: each would compile the rooms anew where Python may not keep what it compiled.
-test: setup
+test: CHOSEN := -m 'not slow'
+test test-all: setup
 	@$(BIN)/python -m compileall -q $(ROOMS)
-	@$(ONE_CORE) $(BIN)/pytest -q $(JOBS)
+	@$(ONE_CORE) $(BIN)/pytest -q $(JOBS) $(CHOSEN)
 
 test-oldest: WANTED := $(OLDEST_TORCH)
 test-newest: WANTED := $(NEWEST_TORCH)

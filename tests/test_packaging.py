@@ -70,6 +70,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_every_file_of_the_rooms_is_in_the_wheel(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if name.startswith("tilescout/")}
@@ -109,6 +110,7 @@ def test_the_wheel_holds_the_licence_and_nothing_outside_the_rooms(wheel: Path):
     assert {name.partition("/")[0] for name in names} == {"tilescout", info}
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_imports_its_own_files_and_finds_its_data(installed: Path, tmp_path: Path):
     code = (
         "import importlib, importlib.resources as resources\n"

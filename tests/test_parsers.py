@@ -133,6 +133,7 @@ experts = [2, 8]
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(texts(SUITE) | st.integers(1, 3000).map(lambda depth: "problems = " + "[" * depth))
 def test_suites(text: str) -> None:
@@ -213,6 +214,7 @@ def test_the_bundle_that_is_edited_is_one(folder: Path) -> None:
     assert read_bundle(folder).ours
 
 
+@pytest.mark.slow
 @given(record=edited(BUNDLE))
 @settings(max_examples=200)
 def test_bundles(folder: Path, record: Any) -> None:
@@ -233,6 +235,7 @@ DISPATCHER = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(record=edited(DISPATCHER))
 def test_dispatchers(folder: Path, record: Any) -> None:
     (folder / "dispatcher.json").write_text(json.dumps(record))
@@ -351,6 +354,7 @@ TOLD = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(record=edited(CACHE) | edited(T4) | edited(KTT) | edited(LISTED), told=TOLD | st.just(Told()))
 @settings(max_examples=300)
 def test_results_of_other_tuners(folder: Path, record: Any, told: Told) -> None:
@@ -390,6 +394,7 @@ def read_study(path: Path) -> None:
         recover(study, SPACE)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=200)
 def test_records_of_a_study(folder: Path, journal: list[Any], data: st.DataObject) -> None:
@@ -415,6 +420,7 @@ RACE = {
 }
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=300)
 def test_records_of_a_study_that_is_reported(folder: Path, data: st.DataObject) -> None:

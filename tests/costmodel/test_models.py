@@ -100,6 +100,7 @@ def test_intervals_of_a_problem_left_out_hold_what_they_promise(samples: list[Sa
     assert inside.mean() > 0.85
 
 
+@pytest.mark.slow
 def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample], ranking: RankingModel) -> None:
     left_out = samples[-1]
     prediction = ranking.predict(left_out.features)
@@ -110,6 +111,7 @@ def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample]
     assert better < worse
 
 
+@pytest.mark.slow
 def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: list[Sample]) -> None:
     exact = samples[0]
     censored = exact.log_time > np.median(exact.log_time)
@@ -178,6 +180,7 @@ def test_other_features_are_refused_with_their_names(samples: list[Sample], mode
         AnalyticModel(Calibration(LAW, 0.1, 0.1, 1)).predict(Features(("knob:a",), np.zeros((1, 1))))
 
 
+@pytest.mark.slow
 def test_the_blend_is_the_weighted_mean_of_its_parts_and_unsure_where_they_disagree(
     samples: list[Sample], blend: BlendModel
 ) -> None:
@@ -287,6 +290,7 @@ def test_a_weight_that_is_no_share_is_refused(weight: object, blend: BlendModel,
         load_model(path)
 
 
+@pytest.mark.slow
 def test_networks_learn_from_some_problems_at_a_time_as_from_all(samples: list[Sample], ranking: RankingModel) -> None:
     few = RankingModel(replace(QUICK, problems=2)).fit(samples[:-1])
     assert few.score([samples[-1]]) > 0.9
@@ -316,6 +320,7 @@ def test_networks_that_are_none_are_refused(ranking: RankingModel, tmp_path: Pat
             load_model(path)
 
 
+@pytest.mark.slow
 def test_a_model_is_the_same_bytes_whenever_it_is_trained(samples: list[Sample], tmp_path: Path) -> None:
     for name in ("first.npz", "second.npz"):
         save_model(tmp_path / name, BlendModel(BlendOptions(SMALL, QUICK)).fit(samples[:2]), CARD)

@@ -75,6 +75,7 @@ def test_resume_goes_on_and_options_reach_the_strategy(tmp_path: Path) -> None:
         search(tmp_path, sampler="lfbo", settings={"options": {"nonsense": 4}})
 
 
+@pytest.mark.slow
 def test_trials_go_to_mlflow_unless_told_otherwise(tmp_path: Path, store: str) -> None:
     search(tmp_path / "untracked")
     assert not (tmp_path / "untracked" / "mlflow.db").exists()
@@ -215,6 +216,7 @@ except SearchInterrupted as interrupted:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_script_raises_what_holds_the_best_so_far_and_the_study_goes_on_later(tmp_path: Path) -> None:
     script = INTERRUPTED.format(problem=PROBLEM, store=str(tmp_path))
     with subprocess.Popen(

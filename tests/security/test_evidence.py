@@ -58,6 +58,7 @@ def read(path: Path, content: bytes) -> object:
     return JournalFolder(path.parent).read(path.stem)
 
 
+@pytest.mark.slow
 def test_the_study_is_one(journal: Path, content: bytes) -> None:
     assert read(journal, content) == read(journal, with_sums(content)) == read(journal, without_sums(content))
     assert with_sums(content) == content

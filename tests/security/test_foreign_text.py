@@ -152,6 +152,7 @@ def hostile_table(forked_scene: "ForkedScene") -> str:
     return " ".join(names)
 
 
+@pytest.mark.slow
 def test_tables_of_others(forked_scene: "ForkedScene", hostile_table: str) -> None:
     before = sorted(path for path in forked_scene.folder.parent.iterdir())
 
@@ -241,6 +242,7 @@ def test_a_store_whose_address_would_be_another(forked_scene: "ForkedScene", sto
     assert [path.name for path in forked_scene.folder.iterdir()] == ["evil.py"]
 
 
+@pytest.mark.slow
 def test_names_of_files_that_are_no_text_or_end_a_condition(forked_scene: "ForkedScene") -> None:
     suite = 'title = "t"\nsource = "s"\ndtype = "bf16"\nproblems = ["1024x1024x1024:bf16"]\n'
     search = ("--device", "replay", "--sampler", "random", "--trials", "2", "--store", "store")
@@ -253,6 +255,7 @@ def test_names_of_files_that_are_no_text_or_end_a_condition(forked_scene: "Forke
     assert "not in UTF-8" in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_knows_few_characters(scene: "Scene", encoding: str) -> None:
     program = Path(sys.executable).with_name("tilescout")

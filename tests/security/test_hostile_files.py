@@ -332,6 +332,7 @@ def test_the_model_that_is_damaged_is_one(model: tuple[Path, bytes]) -> None:
     load_model(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())
 def test_a_flipped_bit_of_a_model(model: tuple[Path, bytes], data: st.DataObject) -> None:
@@ -363,6 +364,7 @@ def test_a_table_with_more_rows_than_its_card_says(tmp_path: Path, small_table: 
         Table.read(path)
 
 
+@pytest.mark.slow
 def test_a_table_whose_rows_are_few_bytes_and_much_memory(tmp_path: Path, small_table: Table) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -383,6 +385,7 @@ def test_a_table_whose_rows_are_few_bytes_and_much_memory(tmp_path: Path, small_
     assert path.stat().st_size < 3e6
 
 
+@pytest.mark.slow
 def test_a_table_of_many_problems_finds_the_rows_of_each_soon(tmp_path: Path, small_table: Table) -> None:
     import pyarrow as pa
 

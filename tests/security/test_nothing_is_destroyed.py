@@ -56,6 +56,7 @@ def test_a_journal_that_is_none(forked_scene: "Scene", content: bytes) -> None:
     assert snapshot(forked_scene.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 40], ids=str)
 def test_a_journal_whose_last_record_is_cut_off(forked_scene: "Scene", searched: Path, cut: int) -> None:
     shutil.copytree(searched / "store" / "studies", forked_scene.folder / "store" / "studies")
@@ -89,6 +90,7 @@ def test_a_pipe_and_a_folder_in_place_of_a_journal(forked_scene: "Scene") -> Non
     assert (studies / "folder.journal").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_a_database(forked_scene: "Scene", searched: Path, mode: str) -> None:
     shutil.copyfile(searched / "studies.db", forked_scene.folder / "studies.db")
@@ -212,6 +214,7 @@ def test_a_result_that_is_read_and_would_be_written(forked_scene: "Scene", searc
     assert snapshot(forked_scene.folder) == before
 
 
+@pytest.mark.slow
 def test_a_finished_comparison(forked_scene: "Scene", small_table: Table) -> None:
     compare = ["compare", "--table", small_table.path, "--samplers", "random", "--trials", "3", "--out", "out"]
     compare += ["--store", "store", "--processes", "1"]
@@ -229,6 +232,7 @@ def test_a_finished_comparison(forked_scene: "Scene", small_table: Table) -> Non
     assert (forked_scene.folder / "out" / "notes").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_a_command_wrote_it_writes_again(forked_scene: "Scene", searched: Path) -> None:
     (journal,) = (searched / "store" / "studies").glob("*.journal")
     lookup = (*LOOKUP, "--study", searched / "result.json", "--out", "lookup.json")

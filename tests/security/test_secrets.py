@@ -67,6 +67,7 @@ def test_the_name_of_a_database_has_no_password() -> None:
     assert "hunter2" not in Database(address).name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [False, True], ids=["refuses", "never answers"])
 def test_a_dead_server_is_told_within_ten_seconds(
     forked_scene: "ForkedScene", start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]], answers: bool
@@ -108,6 +109,7 @@ def test_an_output_that_is_full_is_one_line(forked_scene: "ForkedScene", argumen
     assert done.stderr == "tilescout: can't write the output: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_a_result_that_can_not_be_written_is_printed(forked_scene: "ForkedScene") -> None:
     problem = ("--problem", "1024x1024x1024:bf16")
 
@@ -118,6 +120,7 @@ def test_a_result_that_can_not_be_written_is_printed(forked_scene: "ForkedScene"
     assert json.JSONDecoder().raw_decode(found)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -140,6 +143,7 @@ def test_what_can_not_be_done_is_told_before_the_work(
     assert (forked_scene.folder / "learned-problem-left-out.png").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_dispatcher_replaces_nothing_of_somebody_else(forked_scene: "ForkedScene") -> None:
     place = forked_scene.folder / "store" / "dispatchers" / "gemm_sm90-h200-6144x4096-bf16.json"
     place.parent.mkdir(parents=True)

@@ -47,6 +47,7 @@ def poisoned(scene: "Scene") -> "Scene":
     return scene
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -63,6 +64,7 @@ def test_a_command(poisoned: "Scene", arguments: tuple[str, ...]) -> None:
     poisoned.survives(*arguments, codes=(0, 1) if arguments[0] == "doctor" else (0,))
 
 
+@pytest.mark.slow
 def test_commands_on_a_study(poisoned: "Scene", searched: Path) -> None:
     (journal,) = (searched / "store" / "studies").glob("*.journal")
 
@@ -70,6 +72,7 @@ def test_commands_on_a_study(poisoned: "Scene", searched: Path) -> None:
     poisoned.survives("export", "--study", journal, "--out", "bundle", codes=(0,))
 
 
+@pytest.mark.slow
 def test_a_comparison_on_several_processes(
     poisoned: "Scene", small_table: Table, copy_store: Callable[[Path], str]
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_comparison_on_several_processes(
     poisoned.survives(*compare, "--samplers", "random,kernel_tuner.random_sample", "--store", "store", codes=(0,))
 
 
+@pytest.mark.slow
 def test_the_ui(poisoned: "Scene", searched: Path, held_port: Callable[[], AbstractContextManager[int]]) -> None:
     command = [str(TILESCOUT), "ui", "--store", str(searched / "store"), "--port"]
     with (
@@ -118,6 +122,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_the_measuring_process_of_a_program(poisoned: "Scene", tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -206,6 +211,7 @@ def test_the_processes_of_ray_which_listen_on_this_machine_alone(poisoned: "Scen
     assert set(listening) <= LOOPBACK
 
 
+@pytest.mark.slow
 def test_a_space_that_is_named_is_found_behind_all_others(scene: "Scene") -> None:
     scene.plant(*HERE)
     (scene.folder / "own_kernel.py").write_text(EXAMPLE.read_text())
@@ -220,6 +226,7 @@ def test_the_command_as_a_module_leaves_the_directory_out(scene: "Scene") -> Non
     scene.check(scene.run(sys.executable, "-m", "tilescout.experiments", "tables"), 0)
 
 
+@pytest.mark.slow
 def test_the_directory_is_no_place_of_an_installed_package(scene: "Scene", copy_store: Callable[[Path], str]) -> None:
     copy_store(scene.folder / "store")
     information = scene.folder / "evil-1.0.dist-info"

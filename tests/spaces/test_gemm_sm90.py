@@ -32,8 +32,6 @@ BASE: Mapping[str, Value] = {
 Outcome = Artifact | CompileFailure
 Submit = Callable[..., "Future[Outcome]"]
 
-pytestmark = pytest.mark.slow
-
 
 def changed(**changes: Value) -> Configuration:
     return Configuration.of({**BASE, **changes})
@@ -91,6 +89,7 @@ SPLIT = [  # with as few columns and as many shares as there are
 ]
 
 
+@pytest.mark.slow
 def test_legal_configurations_compile_and_do_not_spill(submit: Submit) -> None:
     drawn = SPACE.sample(4, np.random.default_rng(2026))
     compiling = {configuration: submit(configuration) for configuration in [*FULLEST, *map(SPACE.__getitem__, drawn)]}
@@ -100,12 +99,14 @@ def test_legal_configurations_compile_and_do_not_spill(submit: Submit) -> None:
         check_sound(compiled.result())
 
 
+@pytest.mark.slow
 def test_products_that_are_split_along_k_compile_and_do_not_spill(submit: Submit) -> None:
     for configuration, compiled in {configuration: submit(configuration) for configuration in SPLIT}.items():
         assert configuration in SKINNY
         check_sound(compiled.result())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signature", "changes"),
     [
@@ -123,6 +124,7 @@ def test_every_signature_compiles_and_does_not_spill(submit: Submit, signature: 
     check_sound(submit(changed(**changes), signature).result())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -195,6 +197,7 @@ STEPS: dict[str, Value] = {
 SIGNATURES = ("fp16", "e4m3", "bf16-fp32", "bf16:kn", "bf16:mk", "bf16:alpha", "bf16:bias", "bf16:relu", "bf16:gelu")
 
 
+@pytest.mark.slow
 def test_each_knob_and_the_signature_change_the_machine_code(submit: Submit) -> None:
     assert set(STEPS) == {knob.name for knob in TEMPLATE.knobs}
     base = submit(changed())

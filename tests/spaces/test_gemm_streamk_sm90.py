@@ -355,6 +355,7 @@ def walked(m: int, n: int, batches: int, swizzle: int, raster: str) -> list[list
     return tiles
 
 
+@pytest.mark.slow
 def test_the_tiles_are_walked_in_the_bands_that_a_launch_asks_for(tmp_path: Path) -> None:
     script = tmp_path / "walks.py"  # CuteDSL reads the source of what it compiles
     script.write_text(WALKS)
@@ -426,6 +427,7 @@ for number, values in enumerate(json.loads(input())):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TEMPLATE.launched, reason="immediate operands of this processor are not in one piece")
 def test_a_kernel_that_is_relaunched_is_to_the_byte_what_is_compiled_for_it(tmp_path: Path) -> None:
     wanted = [

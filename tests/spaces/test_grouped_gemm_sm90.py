@@ -100,6 +100,7 @@ def test_rows_that_tma_can_not_move_and_too_many_experts_are_refused() -> None:
             TEMPLATE.check(TEMPLATE.parse(text))
 
 
+@pytest.mark.slow
 def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> None:
     space = TEMPLATE.space(TEMPLATE.parse("128x4096x1536x2048:bf16:zipf-1"), H200)
     common: dict[str, Value] = {

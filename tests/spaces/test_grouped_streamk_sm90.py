@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -51,6 +52,7 @@ def test_a_last_wave_is_split_where_it_is_thin_and_k_is_long() -> None:
     assert [parts(tiles, 2048) for tiles in (1, 33)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_kernels_that_share_a_wave_compile_without_spills(tmp_path: Path) -> None:
     space = TEMPLATE.space(PROBLEM, H200)
     common = {**TEMPLATE.default(PROBLEM, H200), "cluster_m": 1, "cluster_n": 1, "stages": 2, "trim": 0, "shares": 1}

@@ -11,7 +11,6 @@ from tilescout.spaces.testing import TemplateConformance
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 KERNELS = Path(__file__).resolve().parents[1] / "search" / "kernels"
-pytestmark = pytest.mark.slow  # together, though none is: no file that takes as long is begun last
 PRODUCTS = ("16x4096x4096:bf16", "1000x520x136x3:fp16-fp32", "4096x4096x4096:bf16")
 
 
@@ -69,6 +68,7 @@ class TestGroupedStreamKSm90(TemplateConformance):
     problems = ("128x512x1536x2048:bf16:zipf-1", "8x300x4096x1024:bf16:one", "3x7x8x8")
 
 
+@pytest.mark.slow
 class TestGroupedSwigluSm90(TemplateConformance):
     template = "grouped_swiglu_sm90"
     problems = (
@@ -79,12 +79,14 @@ class TestGroupedSwigluSm90(TemplateConformance):
     compiles = True
 
 
+@pytest.mark.slow
 class TestGroupedScaledSm90(TemplateConformance):
     template = "grouped_scaled_sm90"
     problems = ("128x512x2048x768:bf16:scaled:zipf-1", "8x4096x4096x1024:bf16:scaled:one", "3x7x8x8:bf16:scaled")
     compiles = True
 
 
+@pytest.mark.slow
 class TestQuackGathered(TemplateConformance):
     template = "quack_gathered"
     problems = ("128x512x1536x2048:bf16:gathered-8:zipf-1", "3x7x8x8:bf16:gathered-2")

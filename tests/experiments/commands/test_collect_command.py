@@ -78,6 +78,7 @@ def test_what_can_not_be_is_refused_in_a_line(
     assert not list(tmp_path.glob("t.*"))
 
 
+@pytest.mark.slow
 def test_a_problem_is_measured_with_what_is_given_for_it_alone(run: Run, suite: str, tmp_path: Path) -> None:
     shipped = Table.read(next(path for path in shipped_tables() if path.stem == "gemm_sm90-h200-bf16"))
     small, out = shipped.problem("512x512x512:bf16"), tmp_path / "t.parquet"
@@ -116,6 +117,7 @@ def test_given_configurations_that_are_none_are_refused_in_a_line(
     assert f"can't read {given} as configurations" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_suite_is_tuned_together(run: Run, suite: str, tmp_path: Path, capsys) -> None:
     result = tmp_path / "result.json"
     given = ("tune", "gemm_sm90", "--suite", suite, "--device", "replay", "--sampler", "random", "--trials", "20")

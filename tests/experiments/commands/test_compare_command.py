@@ -209,6 +209,7 @@ def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_w
     assert "3.000 times the speed of the library's best on 1 of 2 problems" in told
 
 
+@pytest.mark.slow
 def test_odd_tables_of_other_tuners_are_compared_and_what_they_lack_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def _run(store: Path, *arguments: object) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_recorded_times_give_ranges_a_plot_and_a_python_file(recorded: Path, store: Path, tmp_path: Path) -> None:
     out, plot, python = tmp_path / "d.json", tmp_path / "d.png", tmp_path / "d.py"
 
@@ -114,6 +115,7 @@ def test_in_a_store_what_a_gpu_measured_is_replaced_by_nothing_else(
     assert place_in(tmp_path, replayed) == place
 
 
+@pytest.mark.slow
 def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) -> None:
     said = _run(store, "--device", "h200", "--candidates", 12, "--others", 0, "--out", tmp_path / "d.json")
     assert "nothing was measured" in " ".join(said.split())
@@ -165,6 +167,7 @@ def test_a_sweep_of_what_the_template_does_not_have_is_refused(
         _run(store, "--sweep", sweep, "--out", tmp_path / "d.json")
 
 
+@pytest.mark.slow
 def test_a_module_that_imports_the_generated_one_is_not_replaced(recorded: Path, store: Path, tmp_path: Path) -> None:
     mine, written = tmp_path / "mine.py", tmp_path / "kernels.py"
     mine.write_text('"""My serving code."""\nfrom kernels import kernel_of\n')

@@ -123,6 +123,7 @@ def test_an_old_library_and_a_missing_extra_are_found(tmp_path: Path, monkeypatc
     assert "pip install 'tilescout[kernel-tuner]'" in found["kernel_tuner (extra kernel-tuner)"].detail
 
 
+@pytest.mark.slow
 def test_samplers_that_packages_register_are_listed_and_those_that_are_refused(
     tmp_path: Path, install: Callable[..., None]
 ) -> None:

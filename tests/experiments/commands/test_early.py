@@ -70,6 +70,7 @@ assert _state(MEASURING) == early
     subprocess.run([sys.executable, "-P", "-c", code], check=True, cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [["--problem", "4096x4096x4096:bf16"], ["--suite", "two.toml"]])
 def test_a_session_is_held_for_the_next_tuning_once_the_answer_is_printed(
     of: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

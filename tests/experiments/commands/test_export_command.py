@@ -92,7 +92,6 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-@pytest.mark.slow
 def test_what_a_search_proved_reaches_a_compiled_model(export: Run, tmp_path: Path) -> None:
     done = export("--out", "bundle")
     assert done.returncode == 0, done.stderr
@@ -144,7 +143,6 @@ def test_the_lookup_table_pins_what_is_the_librarys(export: Run, tmp_path: Path)
     assert entries == [{"template_id": "aten::mm"}]
 
 
-@pytest.mark.slow
 def test_one_study_can_be_exported_by_name_journal_or_result(export: Run, store: Path, tmp_path: Path) -> None:
     names = sorted(path.stem for path in (store / "studies").glob("*.journal"))
     (small,) = [name for name in names if "-16x64x32" in name]

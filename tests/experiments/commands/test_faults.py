@@ -44,6 +44,7 @@ def in_private_mounts(folder: Path, script: str) -> "subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_store_on_a_read_only_mount_is_told_at_once(tmp_path: Path) -> None:
     script = f"""
@@ -78,6 +79,7 @@ def test_what_only_reads_a_store_neither_needs_to_write_nor_changes_it(
     assert sorted(store.rglob("*")) == before
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_search_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_room(
     tmp_path: Path, copy_store: Callable[[Path], str]

@@ -27,8 +27,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")))
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def table(part_of_table: Callable[..., Table]) -> Path:
@@ -58,9 +56,11 @@ def folder(run_command: Run, table: Path, copy_store: Callable[[Path], str]) -> 
     assert done.returncode == 0, done.stderr
     assert "450 measurements of 3 problems, 4 trees" in done.stdout
     assert re.search(r"calibrated with \d\d measurements", done.stdout)
+    assert "of random configurations of 3 problems it predicts 0.0% to be faster than a kernel can be\n" in done.stdout
     return table.parent
 
 
+@pytest.mark.slow
 def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folder: Path) -> None:
     model, target = folder / "models" / "gemm_sm90-h200.npz", folder / "ranking.json"
     arguments = ("predict", "gemm_sm90", "--problem", "16x4096x4096", "--top", 5, "--json", target)
@@ -97,6 +97,7 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_model_learns_from_tables_of_both_objectives(
     run_command: Run, folder: Path, table: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_the_registry_has_the_trained_model_with_its_evaluation(folder: Path) ->
     assert run.inputs.dataset_inputs
 
 
+@pytest.mark.slow
 def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folder: Path, table: Path) -> None:
     uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
     done = run_command(
@@ -192,6 +194,7 @@ def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folde
     assert "**family left out**" in run.data.tags["mlflow.note.content"]
 
 
+@pytest.mark.slow
 def test_a_search_takes_the_model_that_is_named_and_shows_its_trials(
     run_command: Run, folder: Path, table: Path
 ) -> None:

@@ -74,6 +74,7 @@ def studies_of(folder: Path) -> list[str]:
     return sorted(path.stem for path in (folder / "store" / "studies").glob("softmax_sm90-*.journal"))
 
 
+@pytest.mark.slow
 def test_a_suite_of_them_is_tuned_together(searched: tuple[Path, Done]) -> None:
     folder, done = searched
 
@@ -108,6 +109,7 @@ def test_a_signature_takes_the_place_of_the_suites(
     assert "8192x4096:fp32" in done.stderr  # which the table does not hold
 
 
+@pytest.mark.slow
 def test_a_suite_of_them_is_collected(
     searched: tuple[Path, Done], table: Path, tmp_path: Path, run_command: Command
 ) -> None:

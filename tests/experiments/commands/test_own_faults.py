@@ -115,6 +115,7 @@ def test_debug_shows_the_traceback_of_it(
     assert "lambda columns, problem, device: 1 / 0" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raised", "said"), [('KeyError("vector")', "KeyError:'vector'"), ("SystemExit(3)", "SystemExit:3")]
 )

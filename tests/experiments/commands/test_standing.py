@@ -68,6 +68,7 @@ def found(folder: Path) -> dict[str, Any]:
     return {name: result[name] for name in ("problem", "trials", "best", "default", "stopped", "gpu_seconds")}
 
 
+@pytest.mark.slow
 def test_a_tuning_that_stands_by_finds_and_says_what_another_does(call: Call, tmp_path: Path) -> None:
     alone, stood_by = call(*TUNE)
     assert (alone.returncode, stood_by) == (0, False)
@@ -93,6 +94,7 @@ def test_nothing_stands_by_where_no_tuning_may_have_it(own_standing: Path, typed
     assert not list(own_standing.parent.rglob("*.socket"))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_ready_to_tune_has_imported_all_of_ours(tmp_path: Path) -> None:
     tune = ("tune", "gemm_sm90", "--problem", "4096x4096x4096:bf16", "--device", "replay")
     done = subprocess.run([sys.executable, "-P", "-c", IMPORTS, *tune], cwd=tmp_path, capture_output=True, text=True)

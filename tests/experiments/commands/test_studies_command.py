@@ -148,6 +148,7 @@ def test_what_makes_times_incomparable_is_named(store: Path) -> None:
     assert incomparable(of_random, replace(of_random, info=replace(info, provenance=older)))[1:] == ["protocol"]
 
 
+@pytest.mark.slow
 def test_a_study_is_deleted_with_its_runs_and_no_other(
     run: Run,
     tmp_path: Path,
@@ -178,6 +179,7 @@ def test_a_study_is_deleted_with_its_runs_and_no_other(
     assert f"there is no study {name}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_study_of_the_same_name_in_another_place_keeps_its_runs(
     run: Run, tmp_path: Path, copy_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

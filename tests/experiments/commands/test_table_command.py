@@ -52,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_imported_kernel_is_tuned_listed_and_compared(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +94,7 @@ def test_another_objective_is_read_and_not_exported(
     assert "has no times: The rows are no times but benchmark_time, of which less is better" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_no_time_is_nowhere_called_one(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +112,7 @@ def test_what_is_no_time_is_nowhere_called_one(
     assert "best 100.00 relative" in printed.err
 
 
+@pytest.mark.slow
 def test_a_shipped_table_is_exported_and_comes_back_but_not_over_one_that_was_measured(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_store_with_replayed_studies_alone_makes_no_table_and_the_line_says_wh
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_what_a_search_measured_becomes_a_table(
     run: RunCommand,
     plain_gemm: ModuleType,

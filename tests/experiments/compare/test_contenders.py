@@ -63,6 +63,7 @@ def play(table: Table) -> Play:
     return play
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -169,6 +170,7 @@ def test_a_comparison_of_nothing_is_refused() -> None:
             compare(["random"], **{limit: 0})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @helion
 def test_a_search_of_helion_that_converges_ends_without_a_gpu(play: Play) -> None:
     tried = play("helion.LFBOTreeSearch", 400, 0)
@@ -201,6 +203,7 @@ def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -
 QUICK = BlendOptions(ForestOptions(trees=2, validation_trees=2), RankingOptions(members=1, steps=20))
 
 
+@pytest.mark.slow
 def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by_itself(
     play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
     assert str(PROBLEM) not in load_model(path)[1].problems
 
 
+@pytest.mark.slow
 def test_models_leave_out_a_shape_as_a_whole(part_of_table: Callable[..., Table], tmp_path: Path) -> None:
     part = part_of_table("1000x1000x1000:bf16", "1024x1024x1024:bf16", "64x8192x8192:bf16", rows=60)
     models = HeldOutModels((part.path,), tmp_path, QUICK)
@@ -229,6 +233,7 @@ class OwnGuidedSampler(GuidedSampler):
     """Guided as a sampler of somebody's own, which uses a model too."""
 
 
+@pytest.mark.slow
 def test_any_sampler_that_uses_a_model_gets_one_that_never_saw_the_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

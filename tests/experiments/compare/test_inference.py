@@ -132,6 +132,7 @@ def test_every_two_are_tested_and_the_more_the_stricter() -> None:
     assert all(test.p_corrected == pytest.approx(3 * test.p) for test in tests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategies", "fewest"), [(2, 6), (3, 7), (5, 9)])
 def test_enough_problems_are_those_with_which_the_strictest_test_can_prove_something(
     strategies: int, fewest: int

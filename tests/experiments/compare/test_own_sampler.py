@@ -113,6 +113,7 @@ def test_it_passes_the_shipped_conformance_suite(elsewhere: Path) -> None:
     assert "failed" not in printed
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_piped_into_python_is_run(table: Table, tmp_path: Path) -> None:
     script = PIPED.format(table=str(table.path))
     done = subprocess.run([sys.executable, "-P", "-"], input=script, cwd=tmp_path, capture_output=True, text=True)

@@ -36,6 +36,7 @@ def add_and_count_threads(one: int, other: int) -> tuple[int, set[int]]:
     return one + other, {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
 
 
+@pytest.mark.slow
 def test_every_call_is_answered_by_one_process_or_several_of_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)  # as users have it

@@ -33,6 +33,7 @@ def folder(plain_gemm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_change_that_makes_a_kernel_faster_is_told_and_one_that_makes_it_wrong(
     folder: Path, study: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_change_that_makes_a_kernel_faster_is_told_and_one_that_makes_it_wrong
     assert "wrong after" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by", "changes", "told"),
     [("m", ["before"], "there is before alone"), ("tokens", ["before", "after"], "no size 'tokens'")],

@@ -13,6 +13,7 @@ def test_the_rate_is_that_of_all_kernels() -> None:
     assert Compiled(2, [1.0, 4.0, 2.0], [1.0, 1.0, 1.0]).rate == 3 / 4
 
 
+@pytest.mark.slow
 def test_kernels_of_both_spaces_are_compiled_at_once(
     study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ TABLES = Path(__file__).resolve().parents[3] / "experiments" / "results" / "stre
 WHOLE, SHARING = (TABLES / f"{space}-h200-many-7-bf16.parquet" for space in ("gemm_sm90", "gemm_streamk_sm90"))
 
 
+@pytest.mark.slow
 def test_both_gains_of_each_problem_are_told(tmp_path: Path) -> None:
     out = tmp_path / "gain.json"
 

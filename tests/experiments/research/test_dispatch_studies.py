@@ -95,6 +95,7 @@ def test_figures_count_what_is_known_and_say_where_the_worst_is() -> None:
     assert told["speed"] == pytest.approx((1 / 0.9) ** 0.5)
 
 
+@pytest.mark.slow
 def test_a_winner_by_luck_alone_costs_little_regret_for_it_races_again() -> None:
     calibration = shipped_calibration("h200")
     assert calibration is not None
@@ -114,6 +115,7 @@ def test_a_winner_by_luck_alone_costs_little_regret_for_it_races_again() -> None
         assert each["races"] == 2 or each[MEASURED]["regret"] == pytest.approx(each[MEASURED]["first_regret"])
 
 
+@pytest.mark.slow
 def test_the_largest_regrets_are_confirmed_by_more_races_with_what_won() -> None:
     calibration = shipped_calibration("h200")
     assert calibration is not None

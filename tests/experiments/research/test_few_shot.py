@@ -69,6 +69,7 @@ def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
 QUICK = BlendOptions(ForestOptions(trees=8), RankingOptions(members=2, steps=200))
 
 
+@pytest.mark.slow
 def test_a_model_of_other_kernels_has_seen_neither_the_kernel_nor_its_problems(tmp_path: Path) -> None:
     later = RESULTS.with_name("few-shot-2026-11-23")
     operators, streamk = (

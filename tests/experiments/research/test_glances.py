@@ -41,6 +41,7 @@ def engine() -> Compiling:
     return Compiling()
 
 
+@pytest.mark.slow
 def test_each_kernel_is_compiled_once_and_glanced_at_if_it_compiles(
     engine: Compiling, caplog: pytest.LogCaptureFixture
 ) -> None:

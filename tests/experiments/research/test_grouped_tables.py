@@ -33,6 +33,7 @@ SCALED = ROOT / "experiments/results/grouped-scaled-2026-11-23/grouped_scaled_sm
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
 
 
+@pytest.mark.slow
 def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way_which_is_told(tmp_path: Path) -> None:
     table, store = Table.read(TABLE), ArtifactStore(tmp_path)
     first, second = grouped_times(table)
@@ -55,6 +56,7 @@ def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way_wh
             grouped_of_tables([table, elsewhere], store)
 
 
+@pytest.mark.slow
 def test_kernels_of_all_products_are_compiled_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_page_is_made_of_spaces_on_which_nothing_can_be_gained() -> None:
     assert f"| `{name}` | – | – |" in page(replace(record, result=result), DATA)
 
 
+@pytest.mark.slow
 def test_a_strategy_is_added_and_what_is_there_is_not_played_again(
     part_of_table: Callable[..., Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

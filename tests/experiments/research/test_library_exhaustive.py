@@ -160,6 +160,7 @@ def test_neighbours_of_the_fastest_are_screened_before_others() -> None:
     assert found.rows[np.argmin(found.us), 2:4].tolist() == [40, 50]
 
 
+@pytest.mark.slow
 def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:
     inputs = Gemm().inputs(PROBLEM, torch.Generator().manual_seed(0))
     output = Gemm().output(PROBLEM, torch.device("cpu"))
@@ -199,6 +200,7 @@ def test_threads_compile_tritons_candidates_unless_a_setting_says_otherwise(
     assert [options.get("compile_threads") for options in asked] == [threads, None]
 
 
+@pytest.mark.slow
 def test_what_backends_found_races_and_what_is_absent_is_said(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ def test_a_cache_has_at_least_so_many_rows(tmp_path: Path) -> None:
     assert {name: len(values) for name, values in card.knobs.items()} == {"a": 10, "b": 10, "c": 10}
 
 
+@pytest.mark.slow
 def test_what_a_command_and_a_search_take_is_told(tmp_path: Path) -> None:
     write_cache(tmp_path / "cache.json", 1000)
 

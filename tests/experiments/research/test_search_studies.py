@@ -27,6 +27,7 @@ def kept(folder: Path) -> list[tuple[str, ...]]:
     return sorted(load_model(path)[1].problems for path in (folder / "models" / "held-out").glob("*.npz"))
 
 
+@pytest.mark.slow
 def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
     study: Callable[..., None], table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,6 +50,7 @@ def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
     assert "within 1 %: median" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_suite_study_searches_alone_and_with_the_trials_before(
     study: Callable[..., None], table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

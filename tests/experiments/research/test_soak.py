@@ -92,6 +92,7 @@ def test_what_is_lost_doubled_or_ends_otherwise_is_told() -> None:
     assert benchmark.drift([1.0, 1.02, 1.01], [1.0201] * 5) == pytest.approx(0.01)
 
 
+@pytest.mark.slow
 def test_every_tenth_kernel_has_a_fault_and_all_faults_compile(tmp_path: Path) -> None:
     faults = [fault_of(number) for number in range(EVERY * len(FAULTS))]
     assert [fault for fault in faults if fault] == list(FAULTS)

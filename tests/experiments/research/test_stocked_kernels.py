@@ -119,6 +119,7 @@ def test_types_that_no_problem_of_both_spaces_was_recorded_in_are_refused() -> N
         recorded_together([first, replace(second, tables=(other,))], "bf16")
 
 
+@pytest.mark.slow
 def test_a_problem_expects_of_a_kernel_what_it_does_in_the_order_that_suits_it_best() -> None:
     problem = GemmProblem.parse("300x512x2048:bf16")
     one = foreseen(sources(), problem)

@@ -69,6 +69,7 @@ def test_a_gain_that_may_be_chance_does_not_prolong_a_search() -> None:
     assert list(replace(one, to_beat=0.0035).since_alike) == [1, 2, 3, 4, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_patience_keeps_the_promise_on_problems_that_it_was_not_found_on() -> None:
     rng = np.random.default_rng(0)
     shares = []

@@ -38,6 +38,7 @@ def test_every_second_of_a_tuning_is_counted_once() -> None:
     assert sum(parts.values()) == pytest.approx(12)
 
 
+@pytest.mark.slow
 def test_compiling_is_timed_without_a_gpu(tmp_path: object) -> None:
     asked = {"problem": "96x7168x2048:bf16", "store": str(tmp_path), "count": 2, "standby": False}
     empty, full = (timed(1, asked, str(tmp_path)) for _ in range(2))

@@ -35,6 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path],
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_a_script_leaves_a_plot_and_a_run_with_figures_in_mlflow(
     tmp_path: Path, store: Path, name: str, capfd: pytest.CaptureFixture[str]

@@ -39,6 +39,7 @@ def close(found: torch.Tensor | None, expected: torch.Tensor | None) -> None:
     torch.testing.assert_close(found.float(), expected.float(), rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "joined"), [((4, 12, 64), 3), ((5, 13, 64), 0)], ids=str)
 def test_products_of_few_rows_that_share_an_input_are_one_call(
     shape: tuple[int, ...],

@@ -68,6 +68,7 @@ def measured_rows(journal: Path) -> list[tuple[int, int]]:
     return [tuple(record["row"]) for record in records if "row" in record]
 
 
+@pytest.mark.slow
 def test_a_campaign_killed_some_times_measures_what_an_uninterrupted_one_does(
     start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]], tmp_path: Path
 ) -> None:
@@ -322,6 +323,7 @@ def test_what_is_known_is_sorted_by_problem_once(
     assert len(campaign.rows) == plan.rows
 
 
+@pytest.mark.slow
 def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp_path: Path) -> None:
     options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
     problems = [GemmProblem(64, 64, 64), GemmProblem(32, 64, 32)]

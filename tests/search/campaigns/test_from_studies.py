@@ -67,6 +67,7 @@ def rows_of(table: Table) -> dict[tuple[Problem, Configuration], Measurement]:
     }
 
 
+@pytest.mark.slow
 def test_a_table_has_each_trial_once_with_the_ratio_that_was_measured_last(
     engine: Engine, found: list[StudyResult], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def plan_of(sample: int | None, seed: int = 0, *only: str) -> Plan:
     return make_plan(SPACES, DEFAULTS, sample, seed, parse_restrictions(only, TEMPLATE.knobs) if only else None)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(sample=st.integers(1, 400), seed=st.integers(0, 2**32 - 1))
 def test_a_sample_has_every_value_of_every_knob_and_every_default(sample: int, seed: int) -> None:

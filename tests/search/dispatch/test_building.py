@@ -62,6 +62,7 @@ def served(gpu: InventedGpu, made: Dispatcher) -> list[int]:
     return [len(gpu.kernels) if kernel is None else rows[kernel] for kernel in found]
 
 
+@pytest.mark.slow
 def test_at_every_m_it_serves_nearly_the_best(invented_gpu: InventedGpu, built: Dispatcher) -> None:
     regret = [invented_gpu.true_regret(row, m) for m, row in enumerate(served(invented_gpu, built), start=1)]
     assert len(built.kernels) <= OPTIONS.kernels

@@ -139,6 +139,7 @@ def test_times_of_two_products_are_refused() -> None:
         replace(times(np.ones((1, 6))), problems=(*PROBLEMS[:5], other))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.floats(0.3, 3.0), min_size=6, max_size=6), min_size=1, max_size=4))
 def test_ranges_cover_all_sizes_and_no_kernel_serves_where_it_is_slower(ratios: list[list[float]]) -> None:

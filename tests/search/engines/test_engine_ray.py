@@ -89,6 +89,7 @@ def actor_pid(engine: RayEngine) -> int:
     return int(engine._lanes[0].start()["pid"])
 
 
+@pytest.mark.slow
 def test_what_compilers_and_kernels_do_becomes_a_measurement(engine: RayEngine) -> None:
     faults = ("nothing", "compiler_refuses", "compiler_aborts", "abort")
     built = {fault: engine.compile(configuration(fault), "bf16").result() for fault in faults}
@@ -138,6 +139,7 @@ def on(engine: Engine, tried: Configuration) -> Measurement:
     return measured
 
 
+@pytest.mark.slow
 def test_a_campaign_whose_actor_is_killed_midway_loses_nothing_and_records_nothing_twice(
     engine: RayEngine, plain_gemm: ModuleType, tmp_path: Path
 ) -> None:

@@ -61,7 +61,6 @@ def index(evaluator: Evaluator, fault: str = "nothing", repeats: int = 1) -> int
     return evaluator.space.index({"fault": fault, "repeats": repeats})
 
 
-@pytest.mark.slow
 def test_every_configuration_comes_back_with_what_became_of_it(
     open_live: Open, children: Callable[[], set[int]]
 ) -> None:
@@ -111,6 +110,7 @@ def test_it_says_where_its_measurements_come_from(live: Evaluator, plain_gemm: M
     assert live.library_us() > 0
 
 
+@pytest.mark.slow
 def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
     live: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_product_is_replaced_in_the_layout_that_was_decided_and_no_other(
         assert run(bundle, lambda a, b, bias: a @ b, held, calls) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["kk", "mn"])
 def test_a_bias_is_fused_where_that_was_decided(make_strided: Callable[..., Bundle], calls: Calls, layout: str) -> None:
     problem = str(GemmProblem(M, N, K, layout=layout, bias=True))
@@ -137,6 +138,7 @@ def test_a_fused_layer_with_dynamic_rows_is_looked_up_at_run_time(
     assert tuned.report.replaced == {f"*x{N}x{K}:bf16:bias+silu": 1}
 
 
+@pytest.mark.slow
 def test_another_activation_is_not_taken_for_the_decided_one(make_strided: Callable[..., Bundle], calls: Calls) -> None:
     bundle = make_strided([str(GemmProblem(M, N, K, activation="gelu"))], "gelu")
     for other in (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.silu, torch.sigmoid):
@@ -144,6 +146,7 @@ def test_another_activation_is_not_taken_for_the_decided_one(make_strided: Calla
         assert run(bundle, lambda a, b, bias, other=other: other(a @ b), "kk", calls) == (0, {})  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_factor_is_fused_where_that_was_decided(make_strided: Callable[..., Bundle], calls: Calls) -> None:
     scaled, biased = (str(GemmProblem(M, N, K, alpha=True, bias=bias)) for bias in (False, True))
     bundle = make_strided([scaled, biased])

@@ -75,6 +75,7 @@ def in_place(attend: Attend, *given: object) -> tuple[list[int], int]:
     return tried.in_place[0], tried.copies
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_inductor")
 def test_shared_keys_are_read_in_place_in_compiled_code_of_any_batch() -> None:
     tried, heads, copies = Heads(), 3, 2
@@ -180,6 +181,7 @@ def test_attention_without_shared_heads_is_left_alone() -> None:
     assert in_place(attend, *operands(2, 3, 1), seen(2), False) == ([], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_inductor")
 def test_attention_that_is_learned_from_is_left_alone() -> None:
     tried = Heads()

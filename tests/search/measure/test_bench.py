@@ -351,6 +351,7 @@ def test_the_rounds_of_a_race_are_one_queue(worker: Worker, timed: Timed) -> Non
     assert measuring == 2 * (bench._settling + 2 * 6 * 2) + 1  # pairs, and the library's block before them
 
 
+@pytest.mark.slow
 def test_search_and_race_find_the_winner_by_one_percent_at_least_95_times_in_100_under_five_percent_of_drift(
     worker: Worker, timed: Timed
 ) -> None:

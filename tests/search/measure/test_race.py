@@ -89,6 +89,7 @@ def test_the_intervals_hold_the_truth() -> None:
         assert np.mean([one.ratios[index].low <= truth <= one.ratios[index].high for one in races]) >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "conditions",
     [
@@ -168,6 +169,7 @@ def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
     assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 6 * OPTIONS.look
 
 
+@pytest.mark.slow
 def test_a_race_ends_once_little_can_be_lost_by_taking_its_leader_if_that_is_proven() -> None:
     ratios = {1: 1.0, 2: 1.0004, 3: 1.0008, 4: 1.001, DEFAULT: 1.05}
     races = [race(ratios, seed, noise=0.003) for seed in FEWER]

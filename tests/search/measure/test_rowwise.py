@@ -40,6 +40,7 @@ def outcomes(live: Evaluator) -> dict[str, Measurement]:
     return {str(live.space[index]["fault"]): outcome for index, outcome in found.items()}
 
 
+@pytest.mark.slow
 def test_a_right_softmax_is_timed_against_a_copy(live: Evaluator, outcomes: dict[str, Measurement]) -> None:
     right = outcomes["nothing"]
 

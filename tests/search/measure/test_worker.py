@@ -329,6 +329,7 @@ def test_a_kernel_that_kills_the_process_in_a_glance_is_reported_and_the_process
     check_ok(process.measure(job_of(build_plain())))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_kills_the_process_in_a_race_is_reported_and_the_process_replaced(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
@@ -337,6 +338,7 @@ def test_a_kernel_that_kills_the_process_in_a_race_is_reported_and_the_process_r
     check_ok(process.measure(job_of(build_plain())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_process_that_others_kill_costs_no_kernel(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf, busy: bool
@@ -383,6 +385,7 @@ def test_the_process_says_what_it_is(process: MeasuringProcess) -> None:
     assert described["versions"] == {"torch": torch.__version__}
 
 
+@pytest.mark.slow
 def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None:
     with (
         MeasuringProcess("cpu", timeout=60) as process,
@@ -391,6 +394,7 @@ def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None
         process.prepare("tilescout.spaces.gemm:Gemm", "1000000x8x100000000:bf16", ProtocolOptions())
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(children: Callable[[], set[int]]) -> None:
     before = children()
     with MeasuringProcess("cuda:99", timeout=60) as process:
@@ -453,6 +457,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("doing", ["nothing", "an endless kernel"])
 def test_the_process_leaves_when_its_host_is_killed(build_plain: BuildPlain, job_of: JobOf, doing: str) -> None:
     command = [sys.executable, "-c", HOST_THAT_DIES]

@@ -35,6 +35,7 @@ class TestTPE(SamplerConformance):
     tested = "tpe:startup=5"
 
 
+@pytest.mark.slow
 class TestGP(SamplerConformance):
     tested = "gp:startup=5"
 
@@ -70,6 +71,7 @@ class TestGuidedCold(SamplerConformance):
     tested = "guided-cold:startup=4:refit=6:least_cold=8"
 
 
+@pytest.mark.slow
 class TestGuidedColdThatLooksAtFew(SamplerConformance):
     tested = "guided-cold:startup=4:candidates=2"
 

@@ -74,6 +74,7 @@ def test_a_population_comes_first_and_then_copies_that_start_from_its_best() -> 
     assert [copy["at"] for copy in generation["copies"]] == best
 
 
+@pytest.mark.slow
 def test_a_generation_is_planned_once_and_tried_as_planned() -> None:
     study = search(40)
     asked = [index_of(trial) for trial in study.trials]
@@ -101,6 +102,7 @@ def test_what_all_fail_leaves_random_populations() -> None:
     assert all(not plan["copies"] for _, plan in plans(study))
 
 
+@pytest.mark.slow
 def test_a_resumed_search_goes_on_as_it_would_have() -> None:
     whole = search(40, seed=3)
     study = optuna.create_study(sampler=make_sampler("lfbo", SPACE, 3, SMALL))

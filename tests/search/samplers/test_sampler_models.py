@@ -64,6 +64,7 @@ def search(study: optuna.Study, trials: int, time_of: Callable[[int], float | No
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 4), ("gp", 25, 3), ("lfbo", 80, 4)])
 @pytest.mark.parametrize("sign", [1, -1], ids=["minimize", "maximize"])
 def test_models_find_far_better_configurations_than_chance(name: str, trials: int, seeds: int, sign: int) -> None:
@@ -77,6 +78,7 @@ def test_models_find_far_better_configurations_than_chance(name: str, trials: in
     assert regret < (chance - TIMES.min()) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 4), ("gp", 25, 3), ("lfbo", 80, 4)])
 def test_models_learn_from_pruned_trials_too(name: str, trials: int, seeds: int) -> None:
     """Whatever takes one and a half times the best so far is pruned; its value is a pilot, off by up to a fifth."""
@@ -122,6 +124,7 @@ def test_gp_keeps_away_from_where_configurations_fail() -> None:
     assert broken[asked[-12:]].mean() < 0.25
 
 
+@pytest.mark.slow
 def test_gp_goes_on_with_more_trials_than_it_fits_to() -> None:
     asked = search(study_of("gp:largest=12"), 30, lambda index: None if index % 9 == 0 else bowl(index))
     assert np.median(TIMES[asked[12:]]) < np.median(TIMES[asked[:12]])

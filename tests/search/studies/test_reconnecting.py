@@ -100,6 +100,7 @@ def told(caplog: pytest.LogCaptureFixture, what: str) -> int:
     return sum("the database" in line and what in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_ends_the_search_in_time_and_the_search_goes_on_later(
     postgres_server: "PostgresServer",
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_server_that_stays_away_ends_the_search_in_time_and_the_search_goes_on
     assert len(search(url, seed, lambda trial: None)) == TRIALS
 
 
+@pytest.mark.slow
 def test_who_interrupts_a_search_that_waits_for_its_server_has_the_trials(
     postgres_server: "PostgresServer",
 ) -> None:

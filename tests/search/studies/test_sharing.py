@@ -140,6 +140,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_missing_in_mlflow(
     postgres: str, mlflow_server: tuple[str, "subprocess.Popen[bytes]"]
 ) -> None:

@@ -168,6 +168,7 @@ def test_an_unknown_kernel_is_replayed_from_its_table_alone(imported: Callable[.
         template.build(space[0], "", "", Path())
 
 
+@pytest.mark.slow
 def test_kernel_tuner_runs_an_exported_table(invented_table: Table, tmp_path: Path) -> None:
     """Every configuration, by Kernel Tuner's own enumeration, with the outcome that the table has."""
     from constraint import FunctionConstraint

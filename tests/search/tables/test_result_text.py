@@ -26,6 +26,7 @@ def read(text: str) -> tuple[dict[str, Any], list[Any]]:
     return found.header, entries
 
 
+@pytest.mark.slow
 @given(
     before=MEMBERS,
     after=MEMBERS,

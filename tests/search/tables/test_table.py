@@ -69,6 +69,7 @@ successes = st.builds(
 # Round trips
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(measurements=st.lists(failures | pruned | successes, min_size=1, max_size=12))
 def test_what_is_read_is_exactly_what_was_written(

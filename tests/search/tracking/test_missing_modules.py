@@ -51,6 +51,7 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     return ["tune", "gemm_sm90", request.param, what, "--sampler", "random", "--trials", "3", "--store", str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_a_module_that_is_not_there_is_named_before_the_search(
     lacking: Callable[[str], None], asked: list[str], tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_the_installed_version_is_one_that_was_tested() -> None:
     assert is_tested()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other_version")
 def test_with_another_version_a_store_is_made_by_the_client_and_not_written_behind_its_back(tmp_path: Path) -> None:
     uri, artifacts = default_store(tmp_path)

@@ -37,6 +37,7 @@ def test_a_result_prints_in_a_line_that_has_the_best(result: TuneResult) -> None
     assert repr(of_no_trials(result)).endswith("0 trials, none worked>")
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_table_and_a_picture_and_no_markup_of_the_study(result: TuneResult) -> None:
     shown = result._repr_html_()
     assert f"<code>{result.best_trial.configuration}</code>" in shown

@@ -26,6 +26,7 @@ def below(process: int) -> Iterator[int]:
             yield from below(child)
 
 
+@pytest.mark.slow
 def test_a_password_that_was_typed_leaves_the_list_of_processes(postgres: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -83,6 +83,7 @@ def _logged(uri: str, page: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return known(parent) | {"files": files, "timed": timed}, [known(run) for run in trials]
 
 
+@pytest.mark.slow
 def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Path) -> None:
     apart, alone = (
         tune("gemm_sm90", PROBLEM, sampler="random", budget=12, store=tmp_path / name, mlflow=store, live=live)
@@ -94,6 +95,7 @@ def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Pa
     assert _logged(store, apart.page) == _logged(store, alone.page)
 
 
+@pytest.mark.slow
 def test_trials_are_logged_while_the_search_goes_on(store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
@@ -117,6 +119,7 @@ def test_trials_are_logged_while_the_search_goes_on(store: str, tmp_path: Path) 
     assert reached == [True] * 12
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_did_not_log_is_logged_by_a_resumed_search(store: str, tmp_path: Path) -> None:
     def search(resume: bool = False, **more: Any) -> TuneResult:
         return tune(
@@ -134,6 +137,7 @@ def test_what_a_killed_process_did_not_log_is_logged_by_a_resumed_search(store: 
     assert len(trials) == 12
 
 
+@pytest.mark.slow
 def test_where_the_process_has_to_start_the_search_does_not_wait_and_all_arrives(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +160,7 @@ def test_where_the_process_has_to_start_the_search_does_not_wait_and_all_arrives
     assert len(trials) == 4
 
 
+@pytest.mark.slow
 def test_what_a_process_that_goes_on_alone_could_not_log_is_told_by_the_next_search_and_the_doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -154,6 +154,7 @@ def test_finalists_say_what_the_race_cost_beside_their_trial(store: str, tmp_pat
     assert spent == pytest.approx({0: 1.5, 7: 0.6, 8: 1.5})
 
 
+@pytest.mark.slow
 def test_the_best_of_the_parent_is_in_the_end_what_the_race_answers(store: str) -> None:
     trials = a_search(9)
     ratios = {trials[number].index: Estimate(value, value, value) for number, value in ((0, 1.2), (8, 1.1))}
@@ -236,6 +237,7 @@ def test_without_a_default_that_works_no_speedup_over_it_is_claimed(store: str) 
     assert re.search(r"\| default, trial 0&emsp;\| wrong&emsp;\|", parent.data.tags["mlflow.note.content"])
 
 
+@pytest.mark.slow
 def test_the_result_is_attached_as_json_table_and_picture(store: str, tmp_path: Path) -> None:
     from PIL import Image
 
@@ -273,6 +275,7 @@ def test_a_study_without_a_working_trial_ends_as_failed_and_says_so(store: str, 
     assert {file.path for file in client(store).list_artifacts(log.run_id)} >= {"convergence.png", "trials.csv"}
 
 
+@pytest.mark.slow
 def test_logging_returns_at_once_while_the_store_is_locked(own_store: str) -> None:
     trials = a_search(10)
     with tracker(own_store) as log, closing(sqlite3.connect(file_of(own_store))) as other:
@@ -307,6 +310,7 @@ def test_an_outage_is_waited_out_and_nothing_is_lost_or_written_twice(own_store:
     assert [step for step, _ in history(own_store, log.run_id, "total_gpu_seconds")] == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_a_run_that_a_server_makes_after_we_gave_up_on_it_is_no_second_one(
     own_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +336,7 @@ def test_a_run_that_a_server_makes_after_we_gave_up_on_it_is_no_second_one(
     assert {run.info.status for run in children(own_store, log.run_id).values()} == {"FINISHED"}
 
 
+@pytest.mark.slow
 def test_what_a_dead_store_did_not_take_is_named_after_a_bounded_time(
     own_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +430,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_resuming_after_kill_9_in_the_middle_of_writing_completes_the_study(store: str) -> None:
     script = KILLED.format(here=str(Path(__file__).parent), uri=store)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:

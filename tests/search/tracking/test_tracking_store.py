@@ -86,6 +86,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, "subprocess.Com
     return uri, subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.slow
 def test_a_new_store_is_made_in_silence_and_the_environment_is_left_as_it_was(
     made: tuple[str, "subprocess.CompletedProcess[str]"],
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_new_store_is_made_in_silence_and_the_environment_is_left_as_it_was(
     assert len(list(root.glob("mlartifacts/*/artifacts/convergence.png"))) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none_and_the_next_one_makes_it(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/store/mlflow.db"
     code = f"from tilescout.search.tracking.store import open_client; open_client({uri!r})"
@@ -283,6 +285,7 @@ def test_the_front_page_alone_begins_with_a_script_of_ours(path: str, status: in
     assert ((b"if-none-match", b"x") in asked[0]["headers"]) == (path != "/")
 
 
+@pytest.mark.slow
 def test_the_ui_serves_a_store_takes_studies_from_elsewhere_and_stops_when_told(
     server: tuple[str, int, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_seconds_are_accounted_by_what_they_went_into_and_failures_by_reason() -
     assert failures(study()) == [("wrong", "off by 3", 2, 7)]
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_same_written_at_once_and_through_the_client(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_trial_is_the_same_written_at_once_and_through_the_client(
         assert sorted(history[0]) == sorted(history[1])
 
 
+@pytest.mark.slow
 def test_the_table_and_the_cost_model_are_inputs_of_the_run(store: str) -> None:
     path = shipped_model("gemm_sm90", "h200")
     assert path is not None

@@ -179,6 +179,7 @@ def test_a_named_model_is_of_the_first_space_and_a_folder_of_models_of_both(
     assert Told.heard == {"plain_gemm": given, "scratch_gemm": SHIPPED if model == "file" else given}
 
 
+@pytest.mark.slow
 def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ def template() -> Iterator[KernelTemplate]:
         yield load_template("quack_rms_norm:QuackRmsNorm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "example",
     [

@@ -113,6 +113,7 @@ def test_what_others_would_run_is_tuned_and_races_and_what_does_not_work_is_said
         Peer.from_dict(damaged)
 
 
+@pytest.mark.slow
 def test_a_peer_that_was_tuned_before_says_what_that_took(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> Non
     assert result.over_library_best is None
 
 
+@pytest.mark.slow
 def test_a_campaign_records_it_and_a_replay_states_it(host_library: ModuleType, tmp_path: Path) -> None:
     problem = GemmProblem(48, 64, 40)
     template = host_library.COMPARED

@@ -178,6 +178,7 @@ def test_a_resumed_search_goes_on_with_the_best_so_far(search: Search) -> None:
     assert all(incumbent is not None and incumbent <= best for _, incumbent in evaluator.asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "module"), [("tpe", tpe), ("gp", gp)])
 def test_models_start_after_so_many_timed_or_pruned_trials_and_learn_from_both(
     search: Search, monkeypatch: pytest.MonkeyPatch, sampler: str, module: object

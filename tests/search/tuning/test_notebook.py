@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 CELL = """
@@ -14,6 +15,7 @@ result = tune("gemm_sm90", "512x512x512:bf16", sampler="tpe", device="replay", b
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_progress_of_a_search_live_in_its_cell(tmp_path: Path) -> None:
     cell: dict[str, Any] = {"cell_type": "code", "id": "search", "metadata": {}, "execution_count": None, "outputs": []}
     cell["source"] = CELL

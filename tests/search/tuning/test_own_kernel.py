@@ -56,6 +56,7 @@ def test_it_is_a_page_long() -> None:
     assert len((EXAMPLES / "own_kernel.py").read_text().splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_it_compiles_for_every_type_and_does_not_spill(template: KernelTemplate, tmp_path: Path) -> None:
     default = template.default(PROBLEM, H200)
     widest = template.space(PROBLEM, H200)[len(template.space(PROBLEM, H200)) - 1]
@@ -69,6 +70,7 @@ def test_it_compiles_for_every_type_and_does_not_spill(template: KernelTemplate,
         assert outcome.resources.spill_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_search_of_it_verifies_and_measures_what_the_host_can_run(
     template: KernelTemplate, rows_on_host: ModuleType, search: Callable[..., StudyResult]
 ) -> None:

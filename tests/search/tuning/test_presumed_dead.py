@@ -50,6 +50,7 @@ def at_trial(count: int, call: Callable[[], None]) -> Callable[[TrialRecord], No
     return on_trial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "tpe", "guided", "exhaustive"])
 @pytest.mark.parametrize("count", [3, 6])
 def test_it_tries_again_what_was_queued_for_others_and_nothing_twice(
@@ -78,6 +79,7 @@ class Overtaken(RandomSampler):
         return super().propose(study, trial, free)
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_settled_before_it_has_a_configuration_is_asked_for_anew(
     table: Table, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ class Content(RandomSampler):
         return "enough" if finished >= 10 else None
 
 
+@pytest.mark.slow
 def test_a_search_that_ends_gives_up_what_others_have_settled(table: Table, url: str) -> None:
     options = TuneOptions(Content, 0, Budget(trials=30), url)
     with ShuffledEvaluator(table, 0) as evaluator:

@@ -58,6 +58,7 @@ def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(
     assert f"3/3 0:00:00 best {result.best_value:.2f} µs; all trials are done" in shown.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tracker", "standby"),
     [

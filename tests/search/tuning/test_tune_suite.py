@@ -250,6 +250,7 @@ def test_an_outcome_is_read_as_often_however_many_turns_a_search_has(
     assert len(read) <= 2 * 90  # as it is told, and for the result
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trials_and_several_gpus_no_fewer(table: Table, tmp_path: Path) -> None:
     first, second = (search(table, tmp_path / name, "guided-cold", trials=60) for name in "ab")
     assert indices(first) == indices(second)
@@ -257,6 +258,7 @@ def test_the_same_seed_gives_the_same_trials_and_several_gpus_no_fewer(table: Ta
     assert sum(map(len, indices(many))) == 60
 
 
+@pytest.mark.slow
 def test_gpu_time_goes_where_the_most_is_expected_and_searches_end_by_themselves(table: Table, tmp_path: Path) -> None:
     results = search(table, tmp_path, "guided")  # no limit at all
     assert all(result.stopped for result in results)
@@ -336,6 +338,7 @@ def test_where_searches_fail_for_several_reasons_each_is_told(
     ]
 
 
+@pytest.mark.slow
 def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Table, tmp_path: Path, store: str) -> None:
     from mlflow import MlflowClient
 

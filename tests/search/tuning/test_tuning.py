@@ -66,6 +66,7 @@ def searched(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Searched
     return searched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_the_same_seed_gives_the_same_trials(table: Table, tmp_path: Path, sampler: str, searched: Searched) -> None:
     first, second = searched(sampler)[:25], search(table, tmp_path, sampler, seed=3, trials=25).trials
@@ -159,6 +160,7 @@ def test_the_best_is_the_fastest_right_one(table: Table, tmp_path: Path) -> None
     assert result.best.measurement.time_us == min(t.measurement.time_us for t in result.trials)
 
 
+@pytest.mark.slow
 def test_an_exhaustive_search_ends_with_the_space_and_finds_its_best(tmp_path: Path) -> None:
     problem = GemmProblem(16, 4096, 4096, dtype="e4m3")  # the fewest recorded
     table = default_table(TEMPLATE, problem)

@@ -54,6 +54,7 @@ def recomputing() -> Recomputing:
 QUICK = [claim for claim in LEDGER_HERE.claims.values() if claim.recompute not in LONG]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", sorted({claim.recompute for claim in QUICK}))
 def test_what_is_recomputed_is_what_the_ledger_holds_and_the_documents_state(
     source: str, recomputing: Recomputing
