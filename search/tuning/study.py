@@ -26,11 +26,12 @@ from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
-from tilescout.search.studies.trials import TRACKING_RUN, enqueue, finished_trials, record_info, record_result
+from tilescout.search.studies.trials import INFO, TRACKING_RUN, enqueue, finished_trials, record_info, record_result
 from tilescout.search.tuning.audience import Audience
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, search_alone
+from tilescout.search.tuning.resuming import check_resumable
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import MALFORMED, DeviceError, SamplerError, SpaceError, StoreError, one_line
@@ -423,7 +424,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     if stored is None:
         stored = _begun(study, sampler, evaluator, options)
     else:
-        _check_resumable(study.study_name, stored, sampler, evaluator)
+        check_resumable(study.study_name, stored, study.user_attrs.get(INFO), sampler, evaluator)
     info = StudyInfo(
         name=study.study_name,
         space=template.name,
@@ -460,26 +461,3 @@ def _begun(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     }
     study.set_user_attr(_ABOUT, about)
     return about
-
-
-def _check_resumable(name: str, stored: Mapping[str, Any], sampler: SpaceSampler, evaluator: Evaluator) -> None:
-    template, objective = evaluator.template, str(evaluator.provenance.objective)
-    if stored["space_hash"] != template.source_hash:
-        raise StoreError(
-            f"study {name} searched another version of {template.name}: its kernels are not today's; start a new study"
-        )
-    if stored.get("objective", UNNAMED) != objective:
-        raise StoreError(
-            f"study {name} holds times by the objective {stored.get('objective', UNNAMED)}, asked for is {objective}: "
-            "their times are not comparable; start a new study"
-        )
-    if stored.get("model_sha256", sampler.model_sha256) != sampler.model_sha256:  # studies of before do not have it
-        raise StoreError(
-            f"study {name} was begun with {_model_named(stored['model_sha256'])}, and this search has "
-            f"{_model_named(sampler.model_sha256)}: what its trials were chosen by would be misstated; name that "
-            "model, or start a new study"
-        )
-
-
-def _model_named(sha256: str) -> str:
-    return f"the cost model of SHA-256 {sha256[:12]}" if sha256 else "no cost model"

@@ -19,8 +19,10 @@ from tilescout.search.measure.protocol import Objective
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tables.card import TableCard
+from tilescout.search.tables.rows import Row
 from tilescout.search.tables.shipped import default_table
-from tilescout.search.tables.table import Table
+from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tracking.fields import common_tags
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
@@ -220,6 +222,35 @@ def test_a_study_goes_on_with_the_cost_model_that_it_began_with_and_no_other(tab
     assert whole.info.name == begun.info.name
     assert whole.info.model_sha256 == begun.info.model_sha256
     assert len(whole.trials) == 5
+
+
+def test_a_study_goes_on_with_the_bytes_of_its_table_and_with_no_other(
+    invented_card: TableCard, invented_rows: list[Row], tmp_path: Path
+) -> None:
+    studies, card = tmp_path / "studies", invented_card
+    first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"
+    tables = [write_table(path, card, rows) for path, rows in ((first, invented_rows), (other, invented_rows[::-1]))]
+    begun = search(tables[0], studies, trials=3)
+
+    told = f"begun with the table {first} .SHA-256 {tables[0].card.sha256[:12]}., and this search replays {other} "
+    with pytest.raises(StoreError, match=told):
+        search(tables[1], studies, resume=True, trials=5)
+    moved = write_table(tmp_path / "moved.parquet", card, invented_rows)
+    whole = search(moved, studies, resume=True, trials=5)
+
+    assert whole.info.name == begun.info.name
+    assert len(whole.trials) == 5
+
+
+def test_a_study_that_has_not_told_its_table_goes_on(
+    invented_table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies = tmp_path / "studies"
+    with monkeypatch.context() as older:
+        older.setattr("tilescout.search.tuning.study.record_info", lambda study, info: None)
+        search(invented_table, studies, trials=3)
+
+    assert len(search(invented_table, studies, resume=True, trials=5).trials) == 5
 
 
 def test_studies_of_two_objectives_do_not_mix(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
