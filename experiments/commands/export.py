@@ -15,15 +15,23 @@ from tilescout.experiments.commands.options import (
     store_option,
 )
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
+from tilescout.experiments.commands.resuming import how_to_finish
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.bundling import dispatched
 from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.export.decisions import Choice, Outcome
-from tilescout.search.export.from_studies import Decided, describe_left_out, make_bundle, read_outcomes
+from tilescout.search.export.from_studies import (
+    Decided,
+    describe_left_out,
+    describe_unfinished,
+    make_bundle,
+    read_outcomes,
+)
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.inductor_lookup_table import lookup_table, write_lookup_table
 from tilescout.search.export.ranges import Dispatch, family
 from tilescout.search.studies.folders import artifacts, studies
+from tilescout.search.studies.places import study_store
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
@@ -126,6 +134,9 @@ def export(
     if decided.left_out:
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
         console.say(left_out)
+    if decided.unfinished:
+        todo = how_to_finish(decided.unfinished, study_store(studies(store, storage)).names())
+        console.say(f"left out: {describe_unfinished(decided.unfinished)}: {todo}")
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store), to_read=True)
         grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)

@@ -25,12 +25,14 @@ from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
+from tilescout.spaces.texts import number_of, some_of
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
 COMPILER = "nvidia-cutlass-dsl"
 _RESULT = ".json"
 _LARGEST = 1 << 26  # bytes of a result; one has some kB
+_NAMED = 4  # studies in a message, at most
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,13 @@ class Decided:
         One a problem and device, at least one.
     left_out
         Why nothing can be exported of the other studies, by their names.
+    unfinished
+        The names of studies whose search did not end, which have decided nothing yet.
     """
 
     outcomes: Sequence[Outcome]
     left_out: Mapping[str, str]
+    unfinished: Sequence[str] = ()
 
 
 def read_outcomes(names: Sequence[str], studies: Path | str, named: Named = NONE_NAMED) -> Decided:
@@ -76,19 +81,23 @@ def read_outcomes(names: Sequence[str], studies: Path | str, named: Named = NONE
             raise ExportError(f"study {open_ended[0]} did not end: resume its search first")
     else:
         records = study_store(studies).results()
-    found, left_out = [], {}
+    found, left_out, unfinished = [], {}, []
     for name, record in records.items():
-        if record is not None:
-            try:
-                found.append(_judge(record, named))
-            except ExportError as error:
-                left_out[name] = str(error)
-    if left_out and not found:
-        raise ExportError(f"nothing can be exported: {describe_left_out(left_out)}")
+        if record is None:
+            unfinished.append(name)
+            continue
+        try:
+            found.append(_judge(record, named))
+        except ExportError as error:
+            left_out[name] = str(error)
     if not found:
-        where = study_store(studies).name
-        raise ExportError(f"no study in {where} ended: search first, or name a study that is elsewhere")
-    return Decided(best_of(found), left_out)
+        them = "it" if len(unfinished) == 1 else "them"
+        waiting = [f"{describe_unfinished(unfinished)}: resume {them} first"] if unfinished else []
+        if left_out:
+            raise ExportError("; ".join([f"nothing can be exported: {describe_left_out(left_out)}", *waiting]))
+        told = "".join(waiting) or "search first, or name a study that is elsewhere"
+        raise ExportError(f"no study in {study_store(studies).name} ended: {told}")
+    return Decided(best_of(found), left_out, unfinished)
 
 
 def describe_left_out(left_out: Mapping[str, str]) -> str:
@@ -97,6 +106,12 @@ def describe_left_out(left_out: Mapping[str, str]) -> str:
     for name, reason in left_out.items():
         names.setdefault(reason, []).append(name)
     return "; ".join(f"{', '.join(those)} ({reason})" for reason, those in names.items())
+
+
+def describe_unfinished(unfinished: Sequence[str]) -> str:
+    """The studies whose search did not end, in a few words: how many, and the first of them."""
+    searches = number_of(len(unfinished), "search", "searches")
+    return f"{searches} did not end ({some_of(unfinished, _NAMED)})"
 
 
 def _read(name: str, studies: Path | str) -> dict[str, Any] | None:

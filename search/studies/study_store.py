@@ -167,6 +167,14 @@ def latest(names: Collection[str], name: str) -> str:
     return there[max(there)] if there else name
 
 
+def newest_like(names: Collection[str], name: str) -> str:
+    """The newest of `names` that is of the same kind as one of them, `name`; `name` itself if no other is newer."""
+    if name not in names:
+        return name
+    behind = latest(names, name)  # `name` itself may be what others are named after
+    return behind if behind != name else latest(names, re.sub(r"-\d+$", "", name))
+
+
 def _numbered(names: Collection[str], name: str) -> dict[int, str]:
     """Those of `names` that `unused` may have made of `name`, by their numbers; `name` itself is the first."""
     made = (re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", each) for each in names)

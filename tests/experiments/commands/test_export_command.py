@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,6 +153,28 @@ def test_one_study_can_be_exported_by_name_journal_or_result(export: Run, store:
         assert "1 of 1 problem to our kernels" in done.stdout, done.stderr
     digests = [json.loads((tmp_path / str(number) / "bundle.json").read_text())["digest"] for number in (0, 1)]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_searches_that_did_not_end_are_left_out_and_told(export: Run, store: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(store, tmp_path / "copy"))
+    small, large = sorted((copy / "studies").glob("*.journal"))
+    end_early(large)
+    done = export("--out", "bundle", store=copy)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 problem to our kernels" in done.stdout
+    told = f"left out: 1 search did not end ({large.stem}): finish each by its `tilescout tune` command with --resume"
+    assert told in done.stdout.splitlines()
+    end_early(small)
+    told = refused(export("--out", "other", store=copy))
+    assert f"ended: 2 searches did not end ({small.stem}, {large.stem}): resume them first" in told
+
+
+def end_early(journal: Path) -> None:
+    """Leave of a study what was there before its result was, as if the search had been killed."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    (at,) = [number for number, line in enumerate(lines) if b'"result":' in line]
+    journal.write_bytes(b"".join(lines[:at]))
 
 
 @pytest.mark.slow

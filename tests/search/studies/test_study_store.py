@@ -12,7 +12,7 @@ from optuna.samplers import RandomSampler
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal_folder import JournalFolder
 from tilescout.search.studies.places import study_store
-from tilescout.search.studies.study_store import latest, resumed, unused
+from tilescout.search.studies.study_store import latest, newest_like, resumed, unused
 from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.errors import StoreError
 
@@ -44,6 +44,14 @@ def test_what_was_deleted_before_the_newest_study_leaves_it_the_newest(left: lis
     assert unused(left, "s0") == new
     assert latest([*left, new], "s0") == new
     assert resumed([*left, new], "s0", resume=True) == new
+
+
+@pytest.mark.parametrize(
+    ("name", "newest"),
+    [("a-s0", "a-s0-10"), ("a-s0-2", "a-s0-10"), ("a-s0-10", "a-s0-10"), ("a-s1", "a-s1"), ("b-7", "b-7-2")],
+)
+def test_the_newest_study_of_a_kind_is_found_by_any_of_its_names(name: str, newest: str) -> None:
+    assert newest_like(["a-s0", "a-s0-10", "a-s0-2", "a-s1", "b-7", "b-7-2"], name) == newest
 
 
 def test_the_names_of_studies_in_a_database_are_sorted(tmp_path: Path) -> None:
