@@ -16,6 +16,7 @@ from tilescout.experiments.commands.cli import as_options
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import examples, json_option, storage_option, store_option
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
+from tilescout.experiments.commands.resuming import how_to_deliver
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.loading import runtime_libraries
@@ -90,8 +91,7 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: _checked_artifacts(artifacts(store)), "")
     yield from _standing_by()
-    for name, why in unlogged(studies(store)).items():
-        yield Finding(f"study {name}", "missing", f"not in MLflow: {why}; `tilescout tune --resume` delivers it")
+    yield from _unlogged(studies(store))
     yield from _spaces()
     yield from _samplers()
     if storage is not None:
@@ -215,6 +215,14 @@ def _standing_by() -> Iterator[Finding]:
         minutes = number_of(round(each.seconds / 60), "minute")
         detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {minutes} after its last use"
         yield Finding(f"standing by to {each.what}", "ok", detail)
+
+
+def _unlogged(place: Path | str) -> Iterator[Finding]:
+    """The studies of a folder that MLflow did not get, with the way to deliver each."""
+    if lacking := unlogged(place):
+        known = study_store(place).names()
+        for name, why in lacking.items():
+            yield Finding(f"study {name}", "missing", f"not in MLflow: {why}; {how_to_deliver(name, known)}")
 
 
 def _samplers() -> Iterator[Finding]:

@@ -5,6 +5,16 @@ from collections.abc import Collection, Sequence
 from tilescout.search.studies.study_store import newest_like
 
 
+def how_to_deliver(name: str, known: Collection[str]) -> str:
+    """The way to have a study delivered to MLflow, of those that are `known` in its store."""
+    newest = newest_like(known, name)
+    if newest == name:
+        return "its `tilescout tune` command with --resume delivers it"
+    return (
+        f"in Python `tune` with resume={name!r} delivers it, for --resume goes on with {newest}, the newest of its kind"
+    )
+
+
 def how_to_finish(names: Sequence[str], known: Collection[str]) -> str:
     """The way to finish studies, of those that are `known` in their store."""
     older = sum(newest_like(known, name) != name for name in names)

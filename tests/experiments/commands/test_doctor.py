@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +17,12 @@ import pytest
 
 from tilescout.experiments.commands import doctor
 from tilescout.experiments.commands.doctor import Finding, examine
+from tilescout.search.api import tune
 from tilescout.search.build.standby import Standby, can_stand_by, open_session, running
+from tilescout.search.studies.folders import studies
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
+from tilescout.search.tracking.standing.unlogged import mark
 
 
 def findings(store: Path, **options: object) -> dict[str, Finding]:
@@ -176,6 +180,21 @@ def test_a_wrong_table_is_found(tmp_path: Path, change: Callable[[str], str], st
     card_path(copy).write_text(change(card_path(original).read_text()))
     [found] = [f for f in examine(tmp_path, tables=[copy]) if f.what == "table" and "other.parquet" in f.detail]
     assert (found.state, answer in found.detail) == (state, True), found
+
+
+def test_how_to_deliver_what_mlflow_lacks_is_told_of_old_studies_too(tmp_path: Path) -> None:
+    place = studies(tmp_path)
+    search = partial(tune, "gemm_sm90", "350x7360x832:bf16", sampler="random", store=tmp_path, mlflow=False)
+    old, new = (search(budget=2).info.name for _ in range(2))
+    for name in (old, new):
+        mark(place, name, "no disk")
+
+    found = findings(tmp_path)
+
+    assert found[f"study {new}"].detail.endswith("no disk; its `tilescout tune` command with --resume delivers it")
+    way = f"no disk; in Python `tune` with resume='{old}' delivers it, for --resume goes on with {new}, the newest"
+    assert way in found[f"study {old}"].detail
+    assert search(budget=3, resume=old).info.name == old
 
 
 def test_a_database_that_does_not_answer_is_found(tmp_path: Path) -> None:
