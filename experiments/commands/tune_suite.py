@@ -109,10 +109,11 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         show = partial(_print, problems=len(problems), title=title, console=asked.console)
         display = _Display(bars, task, engine, options.budget, show)
         try:
-            results = tune_suite(
-                engine, problems, options, tracking.of, display.trial, display.phase, display.results,
-                complement=asked.complement,
-            )  # fmt: skip
+            with display.behind:
+                results = tune_suite(
+                    engine, problems, options, tracking.of, display.trial, display.phase, display.results,
+                    complement=asked.complement,
+                )  # fmt: skip
         except SuiteInterrupted as interrupted:
             bars.stop()
             if interrupted.results and not interrupted.complete:  # else they have been shown
@@ -171,7 +172,7 @@ def _about(suite: str, engine: Engine, options: TuneOptions, problems: int) -> "
 
 
 class _Display:
-    """A bar of the trials of a suite, and the results behind it.
+    """A bar of the trials of a suite, the results behind it, and that MLflow is waited for then.
 
     Parameters
     ----------
@@ -189,6 +190,8 @@ class _Display:
     ----------
     found
         The results, once they are known: where a search failed, those of the others.
+    behind
+        What is shown behind the results, until this is closed.
     """
 
     def __init__(
@@ -202,6 +205,7 @@ class _Display:
         self._bars, self._task, self._engine, self._budget, self._show = bars, task, engine, budget, show
         self._source_said = False
         self.found: Sequence[StudyResult] = ()
+        self.behind = ExitStack()
 
     def trial(self, problem: Problem, trial: TrialRecord) -> None:
         """Count a trial; see `tune_suite`."""
@@ -215,12 +219,13 @@ class _Display:
         self._bars.update(self._task, description=f"{problem}: {phase.partition(';')[0]}")
 
     def results(self, results: Sequence[StudyResult]) -> None:
-        """End the bar, and print the results."""
+        """End the bar, print the results, and say what is waited for."""
         self.found = results
         self._bars.update(self._task, description=why_ended(results, self._budget))
         self._bars.stop()
         self._show(results)
         hold_for_next()  # MLflow takes seconds, and the GPU is not needed any more
+        self.behind.enter_context(waiting("log the trials and pictures of all to MLflow; the results are stored"))
 
 
 class _Tracking:

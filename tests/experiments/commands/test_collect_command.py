@@ -1,6 +1,7 @@
 """`tilescout collect` and `tilescout tune --suite`, replayed."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
@@ -155,3 +156,23 @@ def test_a_suite_whose_figures_do_not_reach_mlflow_is_written(
 
     assert capsys.readouterr().err.splitlines()[-1] == "tilescout: MLflow is lost"
     assert [study["trials"] for study in json.loads((tmp_path / "result.json").read_text())] == [1, 1]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_suite_waits_for_behind_its_results_is_shown_on_a_terminal(
+    run: Run, suite: str, tmp_path: Path, capsys, copy_store, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    shown: list[str] = []
+
+    def finish(*_: object) -> None:
+        time.sleep(0.5)  # the line is drawn ten times a second
+        shown.append(capsys.readouterr().err)
+
+    monkeypatch.setattr(MlflowTracker, "finish", finish)
+    monkeypatch.setattr(SuiteRun, "finish", lambda *_: None)
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    copy_store(tmp_path)
+    given = ("--device", "replay", "--sampler", "random", "--trials", "2", "--no-standby", "--store", str(tmp_path))
+    run("tune", "gemm_sm90", "--suite", suite, *given)
+
+    assert ("log the trials and pictures of all to MLflow" in "".join(shown)) is terminal
