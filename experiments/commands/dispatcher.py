@@ -31,6 +31,7 @@ from tilescout.experiments.commands.outputs import (
     console_beside,
     write_result,
 )
+from tilescout.experiments.progress import waiting
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernels, Models, portfolios_of
@@ -172,7 +173,8 @@ def dispatcher(asked: DispatcherRequest) -> None:
     batch = f", a batch of {problem.batch:,} products" if problem.batch > 1 else ""  # somebody may have named m as well
     Console(stderr=True).say(f"n = {problem.n:,}, k = {problem.k:,}{batch}")
     _check_every_m(template, problem, asked.product)
-    found = _built(asked, template, problem)
+    with waiting(f"choose kernels for 1 to {asked.most_rows:,} rows"):
+        found = _built(asked, template, problem)
     place = asked.out or place_in(asked.store / "dispatchers", found)
     console = console_beside(asked.json_path)
     print_dispatcher(found, console)

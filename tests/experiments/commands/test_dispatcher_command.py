@@ -125,6 +125,18 @@ def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) 
         CliRunner().invoke(export, refused, catch_exceptions=False)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [True, False])
+def test_that_kernels_are_being_chosen_is_shown_on_a_terminal(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    few = ("--candidates", 2, "--others", 0, "--kernels", 1, "--most-rows", 2048)  # the last one counts
+    said = _run(store, "--device", "h200", *few, "--out", tmp_path / "d.json")
+
+    assert ("choose kernels for 1 to 2,048 rows" in said) is terminal
+
+
 def test_a_file_speaks_for_the_first_space_and_a_folder_for_all(tmp_path: Path) -> None:
     device, templates = find_device("h200"), [find_template(name) for name in ("gemm_sm90", "gemm_streamk_sm90")]
     problem = GemmProblem.parse("512x512x4096:bf16")
