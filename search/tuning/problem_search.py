@@ -244,7 +244,7 @@ class ProblemSearch:
             self._lanes.insert(0, lane)  # that of the second space may be there before
             self._changed.wait_for(lambda: len(self._lanes) == len(self._going))  # it is there, or its search failed
         finished, see = self._look(), self._see if self._is_joint else None
-        if self._turn is not None and self._turn.is_over(self._claimed, self._claim):  # an earlier run had it
+        if self._turn is not None and self._turn.looks:
             self._pass()
         while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
             before, waited = finished, [each.evaluator.waited for each in self._lanes]

@@ -111,6 +111,7 @@ def tune_suite(
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
     with Complement(engine) as second:
+        seats = SEATS if engine.measures_anew else 1
         spaces = [2 if complement and second.is_searched(problem) else 1 for problem in problems]
         order = sorted(range(len(problems)), key=lambda at: -spaces[at])  # what is searched in two goes first
         shared = Shared(
@@ -119,7 +120,7 @@ def tune_suite(
             second,
             find_sampler(options.sampler),
             options,
-            Turns(len(problems), engine.gpus, options.budget, slice, SEATS if engine.measures_anew else 1),
+            Turns(len(problems), engine.gpus, options.budget, slice, seats, bool(options.resume)),
             Answers([(order.index(at), space) for at, count in enumerate(spaces) for space in range(count)]),
             make_tracker,
             on_trial,

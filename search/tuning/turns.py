@@ -51,22 +51,20 @@ class Turn:
     gpu_seconds, seconds
         What is left of the budget of all searches, of GPU time an even part for each that may run at the same time, and
         by the clock; None where that is not limited.
+    looks
+        Whether it is there only to see what earlier runs have found, and another one follows.
     """
 
     gpu: int
     trials: int
     gpu_seconds: float | None = None
     seconds: float | None = None
+    looks: bool = False
 
     def budget(self, claim: Claim, whole: bool) -> Budget:
         """The budget of a search within the turn, whose request was `claim`; see `Budget.whole`."""
         gpu_seconds = None if self.gpu_seconds is None else claim.gpu_seconds + self.gpu_seconds
         return Budget(claim.trials + self.trials, gpu_seconds, self.seconds, whole)
-
-    def is_over(self, asked: Claim, now: Claim) -> bool:
-        """Whether a search whose request was `asked` has had it, as far as it is now."""
-        trials, gpu_seconds = now.trials - asked.trials, now.gpu_seconds - asked.gpu_seconds
-        return trials >= self.trials or (self.gpu_seconds is not None and gpu_seconds >= self.gpu_seconds)
 
 
 class StoppedError(KeyboardInterrupt):
@@ -115,6 +113,9 @@ class Turns:
     turn has a part of the GPU seconds to itself. Where those that run have all of them, a claim waits for what they
     leave.
 
+    Searches that go on with studies of an earlier run each have a turn to look at what these hold. None goes on before
+    all have: what was spent before is known then. Trials of earlier runs count as those of the first turn.
+
     Parameters
     ----------
     searches, gpus
@@ -125,12 +126,17 @@ class Turns:
         Trials of a turn at most. The first turn of a search is its even part of the budget's trials, if that is less.
     seats
         Searches that may have a GPU at the same time.
+    resumed
+        Whether the searches may have trials of an earlier run.
     """
 
-    def __init__(self, searches: int, gpus: int, budget: Budget, slice: int, seats: int = 1) -> None:
+    def __init__(
+        self, searches: int, gpus: int, budget: Budget, slice: int, seats: int = 1, resumed: bool = False
+    ) -> None:
         self._budget, self._slice = budget, slice
         self._searches, self._alone = searches, seats == 1
-        self._begun: set[int] = set()  # those that had a turn
+        self._unseen = set(range(searches)) if resumed else set[int]()  # those that have not looked
+        self._begun: set[int] = set()  # those that had their first turn, in an earlier run too
         self._gone: set[int] = set()  # those that left
         self._free = list(range(gpus)) * seats
         self._seats = len(self._free)
@@ -180,12 +186,17 @@ class Turns:
             self._known[search] = claim
             self._take_back(search, turn)
             self._idle += 1
+            if turn.looks:
+                self._unseen.discard(search)
+                if claim.trials >= self.first:
+                    self._begun.add(search)
 
     def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
         """Leave for good, with what was found, from within a turn or without one."""
         with self._changed:
             self._known[search] = claim
             self._gone.add(search)
+            self._unseen.discard(search)
             self._claims.pop(search, None)
             turn = self._granted.pop(search, turn)  # one that was asked for and never begun
             self._changed.notify_all()
@@ -228,22 +239,31 @@ class Turns:
             gpu = last if last in self._free else self._free[0]
             self._free.remove(gpu)
             self._last[search] = gpu
-            first = search not in self._begun
-            left = self._left(first)
-            turn = Turn(gpu, left, *self._time_left()) if left else Turn(gpu, int(first))  # the default in any case
-            self._begun.add(search)
-            self._granted[search] = turn
+            turn = self._granted[search] = self._turn(search, gpu)
             self._promised[search], self._parts[search] = turn.trials, turn.gpu_seconds or 0.0
             self._known[search] = claim
             self._idle -= 1
             self._changed.notify_all()
 
+    def _turn(self, search: int, gpu: int) -> Turn:
+        """The next turn of a search."""
+        if search in self._unseen:
+            return Turn(gpu, 0, looks=True)
+        if left := self._left(search):
+            turn = Turn(gpu, left, *self._time_left())
+        else:  # the default in any case
+            turn = Turn(gpu, int(search not in self._begun and not self._known[search].trials))
+        self._begun.add(search)
+        return turn
+
     def _claiming(self) -> Collection[int]:
         """The searches among which a GPU is handed out now."""
-        if self._alone:
-            return self._claims if len(self._claims) == self._idle else ()
         ready = self._claims.keys()
-        return ready - self._begun if self._due() else ready
+        if self._alone and len(ready) < self._idle:
+            return ()
+        if ahead := self._unseen or self._due():
+            return ready & ahead
+        return ready
 
     def _due(self) -> set[int]:
         """Searches that have not had their first turn."""
@@ -266,14 +286,19 @@ class Turns:
         unspent = self._unspent()
         return unspent is not None and 0.0 < unspent <= sum(self._parts.values()) + 1e-9  # of rounding
 
-    def _left(self, first: bool) -> int:
-        budget, known = self._budget, self._known.values()
+    def _left(self, search: int) -> int:
+        """The trials of the next turn of a search."""
         if 0.0 in self._time_left():
             return 0
-        if budget.trials is None:
-            return self._slice
-        if first:
-            return min(self._slice, budget.trials // self._searches)
-        spent = sum(claim.trials for claim in known) + sum(self._promised.values())
-        kept = self.first * len(self._due())  # for those without a turn yet
-        return max(0, min(self._slice, budget.trials - spent - kept))
+        # Of those without a first turn, what they lack of it.
+        lacked = {each: max(0, self.first - self._trials(each)) for each in self._due()}
+        if self._budget.trials is None:
+            return lacked.get(search, self._slice)
+        left = self._budget.trials - sum(map(self._trials, self._known)) - sum(self._promised.values())
+        if search in lacked:
+            return max(0, min(lacked[search], left // len(lacked)))
+        return max(0, min(self._slice, left - sum(lacked.values())))
+
+    def _trials(self, search: int) -> int:
+        """The trials that a search has, as far as is known."""
+        return self._known[search].trials if search in self._known else 0

@@ -15,6 +15,7 @@ import pytest
 from tilescout.costmodel.posterior import Observed
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import FEWEST, Task
+from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.guided.prior import Prior
@@ -24,7 +25,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tuning import suite
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.study import TuneOptions
+from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import NoTracker
 from tilescout.spaces.errors import StoreError
@@ -283,6 +284,19 @@ def test_a_guided_search_of_a_suite_has_the_trials_of_the_other_problems(
         assert asked[problem]
         assert asked[problem] < set(PROBLEMS)  # never its own
         assert problem not in asked[problem]
+
+
+@pytest.mark.parametrize("at", range(len(PROBLEMS)))
+def test_a_suite_that_goes_on_counts_what_one_of_its_problems_had_before(table: Table, tmp_path: Path, at: int) -> None:
+    alone = TuneOptions("random", 0, Budget(trials=20), tmp_path)
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEMS[at]) as evaluator:
+        run_study(evaluator, alone)
+
+    found = search(table, tmp_path, resume=True, trials=25)
+
+    trials = [len(result.trials) for result in found]
+    assert trials[at] == 20
+    assert sorted(trials) == [2, 3, 20]
 
 
 def test_a_resumed_suite_goes_on_where_it_ended(table: Table, tmp_path: Path) -> None:

@@ -110,6 +110,35 @@ def test_a_search_has_its_default_tried_however_small_the_budget_is(budget: Budg
     assert taken == {0: 1, 1: 1, 2: 1}
 
 
+def test_none_goes_on_before_all_have_looked_at_what_they_have() -> None:
+    turns = Turns(3, 1, Budget(trials=20), slice=8, seats=2, resumed=True)
+    new, had = Claim(0, 0.0, None), (Claim(0, 0.0, None), Claim(4, 1.0, None), Claim(11, 2.0, None))
+    looked = [turns.take(search, new) for search in range(2)]
+    assert all(turn.looks for turn in looked)
+    for search, turn in enumerate(looked):
+        turns.give(search, turn, had[search])
+        assert turns.ask(search, had[search]) is None
+    last = turns.take(2, new)
+    turns.give(2, last, had[2])
+    assert turns.ask(2, had[2]) is None  # it had its first turn, and the others have not
+
+    first = [turns.take(search, had[search]) for search in range(2)]
+    assert [turn.trials for turn in first] == [2, 2]  # of the 5 that are left: one lacks 6 of its first turn, one 2
+    for search, turn in enumerate(first):
+        turns.leave(search, turn, Claim(had[search].trials + turn.trials, 3.0, None))
+    assert turns.take(2, had[2]).trials == 1
+
+
+def test_a_resumed_search_has_its_default_tried_where_others_spent_all() -> None:
+    turns = Turns(2, 2, Budget(trials=8), slice=8, resumed=True)
+    new, had = Claim(0, 0.0, None), Claim(9, 1.0, None)
+    assert [turns.ask(search, new) for search in range(2)] == [None, 1]
+    for search, claim in ((0, new), (1, had)):
+        turns.give(search, turns.take(search, new), claim)
+    assert turns.ask(1, had) is None
+    assert turns.take(0, new).trials == 1
+
+
 def test_a_search_is_given_the_gpu_that_it_had() -> None:
     turns = Turns(1, 3, Budget(), slice=8)
     first = turns.take(0, Claim(0, 0.0, None))
