@@ -194,8 +194,13 @@ def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, 
     BuildError
         If an artifact holds no code for a GPU.
     TableError
-        If the kernels' source has changed since they were measured, or the table can't be written.
+        If another tuner measured the table, the kernels' source has changed since, or the table can't be written.
     """
+    if table.card.is_imported:
+        raise TableError(
+            f"table {table.path}: another tuner measured it, and no store has the binaries of its kernels: name a "
+            "table that `tilescout collect` recorded"
+        )
     if table.stale_for(template):
         raise TableError(
             f"table {table.path}: the source of {template.name} has changed since, and so have its kernels"

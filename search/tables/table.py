@@ -307,8 +307,8 @@ class Table:
         return True
 
     def stale_for(self, template: KernelTemplate) -> bool:
-        """Whether the template's source has changed since the table was recorded."""
-        return template.source_hash != self.card.source_hash
+        """Whether the template's source has changed since the table was recorded; no other tuner's table has one."""
+        return not self.card.is_imported and template.source_hash != self.card.source_hash
 
     def summarise(self) -> list[ProblemSummary]:
         """The summary of each problem."""

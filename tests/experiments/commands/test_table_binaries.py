@@ -10,6 +10,7 @@ import pytest
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.commands.table import read_binaries
 from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.measure.provenance import FOREIGN
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tables.training import problem_space, samples_of
@@ -93,3 +94,11 @@ def test_the_command_writes_a_table_with_the_counts_and_says_how_many_rows_have_
     written = Table.read(tmp_path / "out.parquet")
     counted = sum(written.configuration(row) == chosen for row in range(len(written)))
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows with the number")
+
+
+def test_a_table_of_another_tuner_gets_nothing_of_our_binaries(table: Table, tmp_path: Path) -> None:
+    card = replace(table.card, protocol=FOREIGN, source_hash="")
+    imported = write_table(tmp_path / "imported.parquet", card, table.data)
+    with pytest.raises(TableError, match="another tuner measured it"):
+        read_binaries(imported, TEMPLATE, ArtifactStore(tmp_path / "artifacts"), tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()

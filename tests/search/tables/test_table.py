@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import LARGEST, Clocks, Measurement, Raced, Status, Timing
+from tilescout.search.measure.provenance import FOREIGN
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import ProblemSummary, Table, find_tables, write_table
@@ -301,6 +303,15 @@ def test_a_changed_source_is_accepted_and_visible(invented_table: Table, alter_t
     changed = alter_template(source_hash="another")
     invented_table.check_space(changed)
     assert invented_table.stale_for(changed)
+
+
+def test_what_another_tuner_measured_is_of_no_source_that_could_have_changed(
+    tmp_path: Path, invented_card: TableCard, invented_rows: list[Row]
+) -> None:
+    imported = replace(invented_card, protocol=FOREIGN, source_hash="")
+    table = write_table(tmp_path / "imported.parquet", imported, invented_rows)
+    assert not table.stale_for(TEMPLATE)
+    assert "has changed since" not in ReplayEngine(table, TEMPLATE).provenance.description
 
 
 def test_a_table_of_another_space_is_refused(invented_table: Table, alter_template: Alter) -> None:
