@@ -21,7 +21,7 @@ from tilescout.search.engines.selection import check_device, get_ready, make_eng
 from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tables.shipped import held_problems, named_template
+from tilescout.search.tables.shipped import held_elsewhere, held_problems, named_template
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
@@ -155,6 +155,8 @@ def _measurable(
             f"{table.name} holds {len(held)} of the {number_of(len(problems), 'problem')} of {asked.suite}; it lacks "
             f"{some_of(lacking, _NAMED)}"
         )
+        for other, those in held_elsewhere(template, lacking, table).items() if asked.table is None else ():
+            told += f"; of these {other} holds {some_of(those, _NAMED)} (replay it with --table)"
         if not asked.skip_unrecorded:
             raise TableError(f"{told}: leave these out with --skip-unrecorded, or measure on a GPU")
         _LOG.warning("left out: %s", told)

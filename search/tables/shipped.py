@@ -102,6 +102,15 @@ def held_problems(
     return max(held.items(), key=lambda each: len(each[1]))
 
 
+def held_elsewhere(template: KernelTemplate, problems: Sequence[Problem], path: Path) -> dict[Path, list[Problem]]:
+    """The shipped tables of a template that hold some of several problems, with those; `path` is left out."""
+    found = {}
+    for each in shipped_tables():
+        if each != path and (card := Table.read_card(each)).space == template.name:
+            found[each] = [problem for problem in problems if problem in card.baselines]
+    return {each: held for each, held in found.items() if held}
+
+
 def nearest(problem: Problem, among: Sequence[Problem]) -> Problem:
     """The problem whose sizes are nearest in ratio; one of the same types, layout and epilogue where there is one."""
 

@@ -249,6 +249,16 @@ def test_a_suite_that_no_table_holds_is_told_which_table_holds_the_most_of_it(re
     assert "it holds nothing of 1x8x8:bf16, only" in refusal(*TUNE, "--suite", "odd", "--table", e4m3)
 
 
+def test_a_suite_of_which_two_tables_hold_parts_is_told_both(refusal: Refusal, tmp_path: Path) -> None:
+    suite, most = tmp_path / "mine.toml", next(path for path in shipped_tables() if path.name.endswith("-bf16.parquet"))
+    suite.write_text('problems = ["512x512x512:bf16", "16x4096x4096:bf16", "2x160x648:bf16", "1x8x8:bf16"]')
+    other = next(path for path in shipped_tables() if "spread" in path.name)
+    lacks = f"{most.name} holds 2 of the 4 problems of {suite}; it lacks 2x160x648:bf16, 1x8x8:bf16"
+    line = refusal(*TUNE, "--suite", str(suite))
+    assert f"{lacks}; of these {other} holds 2x160x648:bf16 (replay it with --table): leave these out" in line
+    assert f"{lacks}: leave these out" in refusal(*TUNE, "--suite", str(suite), "--table", str(most))
+
+
 def test_a_table_of_another_objective_is_told_which_one_it_holds(refusal: Refusal) -> None:
     line = refusal(*TUNE, *PROBLEM, "--objective", "sandwich")
     assert "holds times by the objective chain, asked for is sandwich: ask for chain, or measure on a GPU" in line
