@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, RDBStorage
 
-from tilescout.search.studies.optuna_hooks import cached
+from tilescout.search.studies.optuna_hooks import cached, give_token, only_with_token, token_of
 from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner, is_searched
@@ -84,10 +84,10 @@ class Database(StudyStore):
         self, base: str, resume: bool | str, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
         with self._translated(searching=True):
-            study = self.open(base, resume, sampler)
-            name = study.study_name
+            study, token = self._joined(base, resume, sampler)
+            name, kept = study.study_name, self._kept(study, token)
             if self._file is not None:
-                with self._kept(name), SharingTuner(study, space, lambda: self.exclusive(name), sharing) as tuner:
+                with kept, SharingTuner(study, space, lambda: self.exclusive(name), sharing) as tuner:
                     yield study, tuner
                 return
             # From here on the database may be lost for a while.
@@ -102,7 +102,7 @@ class Database(StudyStore):
                 with reconnection.once(), self.exclusive(name):
                     yield
 
-            with self._kept(name), SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
+            with kept, SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
                 try:
                     yield study, tuner
                 except BaseException:  # also where it was raised beside a call of the database
@@ -192,17 +192,36 @@ class Database(StudyStore):
                 raise
             raise StoreError(f"the database {self.name} is damaged ({one_line(error, 200)})") from error
 
+    def _joined(self, base: str, resume: bool | str, sampler: BaseSampler) -> tuple[optuna.Study, str]:
+        """A study, see `open`, and its token."""
+        with self._translated():
+            name = self.open(base, resume, sampler).study_name
+            with self.exclusive(name):  # so that nobody deletes it here, and it gets one token
+                try:
+                    study = optuna.load_study(study_name=name, storage=self.storage, sampler=sampler)
+                except KeyError as error:
+                    raise self._deleted(name) from error
+                return study, give_token(study)
+
     @contextmanager
-    def _kept(self, name: str) -> Iterator[None]:
-        """Turn a record that is not found into a `StoreError` if the study that is searched was deleted."""
-        try:
-            yield
-        except LookupError as error:
-            if name in self.names():
-                raise
-            raise StoreError(
-                f"the study {name} in {self.name} was deleted while it was searched: start a new one"
-            ) from error
+    def _kept(self, study: optuna.Study, token: str) -> Iterator[None]:
+        """Raise a `StoreError` if the study that is searched was deleted, even if another one has its name or number.
+
+        In SQLite another one may have both. A server gives no number twice: there a record is not found.
+        """
+        name = study.study_name
+        with ExitStack() as stack:
+            if self._file is not None:
+                stack.enter_context(only_with_token(self._writing, study, token, lambda: self._deleted(name)))
+            try:
+                yield
+            except LookupError as error:
+                if name in self.names() and token_of(self.load(name)) == token:
+                    raise
+                raise self._deleted(name) from error
+
+    def _deleted(self, name: str) -> StoreError:
+        return StoreError(f"the study {name} in {self.name} was deleted while it was searched: start a new one")
 
     @contextmanager
     def _usable(self) -> Iterator[None]:

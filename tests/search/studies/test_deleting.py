@@ -2,6 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -10,8 +13,10 @@ import pytest
 import sqlalchemy
 from optuna.samplers import RandomSampler
 
+from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, is_searched
+from tilescout.search.studies.trials import keep_outcome, record_outcome
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -88,17 +93,89 @@ def test_a_search_whose_study_is_deleted_says_so_and_a_fault_of_its_own_is_told_
         raise KeyError("of its own")
 
 
-def search_deleted(database: Database, base: str) -> None:
-    """A search whose study is deleted by one that took its tuner for dead."""
+@pytest.mark.parametrize("name", ["base", "other"])
+def test_who_searched_a_study_that_is_deleted_writes_nothing_into_the_next_one(database: Database, name: str) -> None:
+    joined = partial(join, sharing=SharingOptions(beat=1000.0))
+    said = pytest.raises(StoreError, match=r"the study base in sqlite:.* was deleted while it was searched: start a")
+    with said, joined(Database(database.url), "base") as (stopped, late):
+        trial = begin(stopped, late)
+        delete_anyway(database, "base")
+        with joined(database, name) as (study, tuner):
+            other = begin(study, tuner)
+            assert (trial._trial_id, stopped._study_id) == (other._trial_id, study._study_id)
+            writes: list[Callable[[], object]] = [
+                lambda: late._beat(2),
+                lambda: late.alone(late.take_over),
+                lambda: late.alone(stopped.ask),
+                lambda: trial.suggest_int("x", 0, 3),
+                lambda: keep_outcome(trial, measured(0.5)),
+                lambda: record_outcome(stopped, trial, measured(0.5)),
+                lambda: stopped.set_user_attr("result", {}),
+                late.look,
+            ]
+            for write in writes:
+                with pytest.raises(StoreError, match="was deleted while it was searched"):
+                    write()
+            assert record_outcome(study, other, measured(2.0))
+            with pytest.raises(StoreError, match="was deleted while it was searched"):
+                record_outcome(stopped, trial, measured(0.5))
+        record_outcome(stopped, trial, measured(0.5))
+    [told], attributes = study.trials, set(study.user_attrs)
+    assert (told.value, told.params, attributes) == (20.0, {}, {f"beat:{tuner._name}"})
+
+
+def test_tuners_of_one_study_have_one_token_and_a_study_without_one_is_searched_on(database: Database) -> None:
+    database.open("base", False, RandomSampler(seed=0))  # as an older tilescout makes it
+    for _ in range(2):
+        with join(database, "base", True) as (study, tuner):
+            with join(Database(database.url), "base", True) as (another, second):
+                begin(another, second)
+            begin(study, tuner)
+    assert len(database.load("base").trials) == 4
+
+
+def search_deleted(database: Database, base: str, replaced: bool = False) -> None:
+    """A search whose study is deleted by one that took its tuner for dead, and replaced by one of its name."""
     with database.join(base, False, RandomSampler(seed=0), SPACE, QUICK) as (study, _):
-        optuna.delete_study(study_name=study.study_name, storage=Database(database.url).storage)
+        delete_anyway(database, study.study_name)
+        if replaced:
+            Database(database.url).open(base, False, RandomSampler(seed=0))
         study.ask()
+
+
+def delete_anyway(database: Database, name: str) -> None:
+    """Delete a study whose tuner is stopped and was taken for dead."""
+    optuna.delete_study(study_name=name, storage=Database(database.url).storage)
+
+
+@contextmanager
+def join(
+    database: Database, name: str, resume: bool = False, sharing: SharingOptions = QUICK
+) -> Iterator[tuple[optuna.Study, SharingTuner]]:
+    """Search a study."""
+    with database.join(name, resume, RandomSampler(seed=0), SPACE, sharing) as (study, tuner):
+        assert isinstance(tuner, SharingTuner)
+        yield study, tuner
+
+
+def begin(study: optuna.Study, tuner: SharingTuner) -> optuna.Trial:
+    """Ask for a trial."""
+    with tuner.exclusive():
+        trial = study.ask()
+        tuner.begin(trial)
+    return trial
+
+
+def measured(ratio: float) -> Measurement:
+    return Measurement(Status.OK, timing=Timing(ratio, ratio, ratio, ratio, ratio, library_us=10.0, pairs=3))
 
 
 def test_in_postgresql_too_a_study_that_is_gone_is_told_and_one_that_is_deleted_leaves_no_lock(postgres: str) -> None:
     database = Database(postgres.format("outages"))  # whose other studies are found by their seeds
-    with pytest.raises(StoreError, match=r"the study gone in postgresql.* was deleted while it was searched"):
-        search_deleted(database, "gone")
+    for replaced in (False, True):
+        with pytest.raises(StoreError, match=r"the study gone in postgresql.* was deleted while it was searched"):
+            search_deleted(database, "gone", replaced)
+    delete_anyway(database, "gone")
     with database.join("base", False, RandomSampler(seed=0), SPACE, QUICK) as (_, tuner):
         with tuner.exclusive():
             assert "base" in locks_of(database)

@@ -109,6 +109,31 @@ def test_a_search_that_ends_gives_up_what_others_have_settled(table: Table, url:
     assert result.stopped == "enough"
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_search_whose_study_was_replaced_meanwhile_ends_and_leaves_the_next_one_as_it_is(
+    table: Table, url: str, ahead: bool
+) -> None:
+    database, begun = Database(url), list[optuna.Trial]()
+
+    def replace_study() -> None:
+        [name] = database.names()
+        optuna.delete_study(study_name=name, storage=database.storage)
+        study = database.open(name, False, optuna.samplers.RandomSampler(seed=1))
+        begun.extend(study.ask() for _ in range(12))
+
+    options = TuneOptions("random", 0, Budget(trials=10), url)
+    evaluator = ShuffledEvaluator(table, 0) if ahead else Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM)
+    with evaluator, pytest.raises(StoreError, match="was deleted while it was searched: start a new one"):
+        run_study(evaluator, options, on_trial=at_trial(3, replace_study))
+
+    [name] = database.names()
+    study = database.load(name)
+    assert [(trial.state, trial.params, trial.user_attrs) for trial in study.trials] == [
+        (TrialState.RUNNING, {}, {})
+    ] * 12
+    assert study.user_attrs == {}
+
+
 def resumed_with(table: Table, folder: Path, damage: Callable[[optuna.Study], None]) -> int:
     """The trials of a study of five that goes on to eight once it was damaged."""
     options = TuneOptions("random", 0, Budget(trials=5), folder)
