@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.trials import recover, trial_record
+from tilescout.spaces.errors import MALFORMED
 from tilescout.spaces.space import SearchSpace
 
 _TUNER = "tuner"  # the user attribute of a trial that names its tuner
@@ -303,10 +304,13 @@ def is_searched(study: optuna.Study, options: SharingOptions | None = None) -> b
 
 
 def _unaccounted(study: optuna.Study) -> dict[str, Any]:
-    """The heartbeats of the tuners that have neither left nor an heir."""
-    attributes = study.user_attrs
+    """The heartbeats of the tuners that have neither left nor an heir; a damaged one is nobody's."""
+    try:
+        attributes = study.user_attrs
+    except MALFORMED:  # nobody can search it
+        return {}
     beats = _beats(attributes)
-    return {name: beat for name, beat in beats.items() if beat != _LEFT and _HEIR + name not in attributes}
+    return {name: beat for name, beat in beats.items() if isinstance(beat, int) and _HEIR + name not in attributes}
 
 
 def _new_name() -> str:

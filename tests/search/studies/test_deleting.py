@@ -82,6 +82,17 @@ def test_a_tuner_that_comes_or_beats_while_a_dead_one_is_listened_for_is_heard(
     assert heard == [True]
 
 
+@pytest.mark.parametrize(("attribute", "text"), [("info", '{"a": 1'), ("heir:died", "nonsense"), ("beat:died", "NaN")])
+def test_a_study_whose_attributes_are_damaged_can_be_deleted(
+    database: Database, study: optuna.Study, attribute: str, text: str
+) -> None:
+    study.set_user_attr(attribute, 0)
+    with database._writing.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE study_user_attributes SET value_json = :text"), {"text": text})
+    database.delete("study")
+    assert database.names() == []
+
+
 def test_a_search_whose_study_is_deleted_says_so_and_a_fault_of_its_own_is_told_as_it_is(database: Database) -> None:
     said = r"the study base in sqlite:.* was deleted while it was searched: start a new one"
     with pytest.raises(StoreError, match=said):
