@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from tilescout.search.studies.optuna_hooks import cached, give_token, only_with_token, token_of
 from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner, is_searched
+from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner, heartbeats, is_heard, is_searched
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
@@ -124,13 +124,17 @@ class Database(StudyStore):
                 raise self.missing(name) from error
 
     def delete(self, name: str) -> None:
-        self.load(name)
+        study = self.load(name)
         with self._translated():
+            before = heartbeats(study)
+            searched = StoreError(
+                f"another process is searching the study {name} in {self.name}: wait for it, or end it"
+            )
+            if is_searched(study):  # this may take half a minute; a file has one lock for all of its studies
+                raise searched
             with self.exclusive(name):
-                if is_searched(self.load(name)):
-                    raise StoreError(
-                        f"another process is searching the study {name} in {self.name}: wait for it, or end it"
-                    )
+                if is_heard(self.load(name), before):  # while this process waited for the lock
+                    raise searched
                 optuna.delete_study(study_name=name, storage=self.storage)
             if self._file is None:
                 with self._writing.engine.begin() as connection:

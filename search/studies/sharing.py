@@ -289,8 +289,8 @@ def is_searched(study: optuna.Study, options: SharingOptions | None = None) -> b
     options
         How often its tuners beat, and when they are presumed dead.
     """
-    options, before = options or SharingOptions(), _unaccounted(study)
-    if not before:
+    options, before = options or SharingOptions(), heartbeats(study)
+    if not any(beat != _LEFT for beat in before.values()):
         return False
     seconds = options.patience * options.beat
     _LOG.info(
@@ -298,19 +298,24 @@ def is_searched(study: optuna.Study, options: SharingOptions | None = None) -> b
     )
     for _ in range(options.patience):
         Event().wait(options.beat)
-        if any(before.get(name, _LEFT) != beat for name, beat in _unaccounted(study).items()):
+        if is_heard(study, before):
             return True
     return False
 
 
-def _unaccounted(study: optuna.Study) -> dict[str, Any]:
-    """The heartbeats of the tuners that have neither left nor an heir; a damaged one is nobody's."""
+def heartbeats(study: optuna.Study) -> dict[str, Any]:
+    """The last heartbeats of a study's tuners that have no heir, by their names; a damaged one is nobody's."""
     try:
         attributes = study.user_attrs
     except MALFORMED:  # nobody can search it
         return {}
-    beats = _beats(attributes)
-    return {name: beat for name, beat in beats.items() if isinstance(beat, int) and _HEIR + name not in attributes}
+    heard = {name: beat for name, beat in _beats(attributes).items() if _HEIR + name not in attributes}
+    return {name: beat for name, beat in heard.items() if isinstance(beat, int) or beat == _LEFT}
+
+
+def is_heard(study: optuna.Study, before: Mapping[str, Any]) -> bool:
+    """Whether a tuner has joined a study or beaten since it had some `heartbeats`. One that leaves is not heard."""
+    return any(name not in before or beat not in (before[name], _LEFT) for name, beat in heartbeats(study).items())
 
 
 def _new_name() -> str:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -80,6 +80,37 @@ def test_a_tuner_that_comes_or_beats_while_a_dead_one_is_listened_for_is_heard(
     with tuner_of(database, study):
         listening.join(60)
     assert heard == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "beat", "kept"),
+    [("died", 7, False), ("died", "left", False), ("died", 8, True), ("new", 1, True), ("new", "left", True)],
+)
+def test_a_dead_tuner_is_listened_for_without_the_lock_and_who_is_heard_before_it_is_taken_keeps_the_study(
+    database: Database, study: optuna.Study, monkeypatch: pytest.MonkeyPatch, name: str, beat: object, kept: bool
+) -> None:
+    free: list[bool] = []
+
+    def take_lock() -> None:
+        with Database(database.url).exclusive("another"):  # as tuners of other studies in the file do
+            pass
+
+    def listen(to: optuna.Study) -> bool:
+        other = Thread(target=take_lock)
+        other.start()
+        other.join(5)
+        free.append(not other.is_alive())
+        found = is_searched(to, QUICK)
+        study.set_user_attr(f"beat:{name}", beat)
+        return found
+
+    monkeypatch.setattr("tilescout.search.studies.database.is_searched", listen)
+    study.set_user_attr("beat:died", 7)
+    said = pytest.raises(StoreError, match=r"another process is searching the study study in sqlite")
+    with said if kept else nullcontext():
+        database.delete("study")
+    assert free == [True]
+    assert database.names() == (["study"] if kept else [])
 
 
 @pytest.mark.parametrize(("attribute", "text"), [("info", '{"a": 1'), ("heir:died", "nonsense"), ("beat:died", "NaN")])
