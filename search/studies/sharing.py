@@ -229,7 +229,7 @@ class SharingTuner(Tuner):
         self._own.add(trial.number)
 
     def look(self) -> tuple[list[TrialRecord], int]:
-        found, running = [], 0
+        found, looked, running = list[TrialRecord](), set[int](), 0
         for trial in all_trials(self._study):
             if trial.number in self._own or trial.number in self._looked:
                 continue
@@ -237,9 +237,10 @@ class SharingTuner(Tuner):
             if trial.state is TrialState.RUNNING:
                 running += 1
             elif trial.state.is_finished():
-                self._looked.add(trial.number)
+                looked.add(trial.number)
                 if (record := trial_record(trial, self._space)) is not None:
                     found.append(record)
+        self._looked |= looked  # of a damaged trial nothing is returned, and the next look finds the others again
         return found, running
 
     def owns(self, number: int) -> bool:

@@ -15,6 +15,7 @@ from threading import Event, Thread
 
 import optuna
 import pytest
+import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
@@ -341,6 +342,28 @@ def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
         shown: list[int] = []
         loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
         assert sorted(shown) == [0, 1, 2]
+
+
+def test_what_a_look_that_meets_a_damaged_trial_has_found_is_found_again(
+    database: Database, study: optuna.Study
+) -> None:
+    replaced = sqlalchemy.text(
+        "UPDATE trial_user_attributes SET value_json = replace(value_json, :old, :new) "
+        "WHERE key = 'measurement' AND trial_id = (SELECT trial_id FROM trials WHERE number = 1)"
+    )
+    with tuner_of(database, study) as own, tuner_of(database, another(database, study)) as other:
+        queue(study, 3, 4, 5)
+        for _ in range(3):
+            record_outcome(other._study, begin(other, other._study), measured())
+        with database._writing.engine.begin() as connection:
+            connection.execute(replaced, {"old": '"ok"', "new": '"lost"'})
+        with pytest.raises(StoreError, match="trial 1 of the study is damaged"):
+            own.look()
+        with database._writing.engine.begin() as connection:
+            connection.execute(replaced, {"old": '"lost"', "new": '"ok"'})
+        own._study = another(database, study)  # the other one keeps finished trials in memory
+        for numbers in ([0, 1, 2], []):
+            assert [record.number for record in own.look()[0]] == numbers
 
 
 def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_path: Path) -> None:
