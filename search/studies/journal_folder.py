@@ -68,11 +68,8 @@ class JournalFolder(StudyStore):
             raise self.missing(name)
         try:
             storage = LongJournal(_Reading(path))
-            held = [study.study_name for study in storage.get_all_studies()]
-            if not held:
+            if not _has_begun(storage, path):
                 raise NotBegunError(f"the study {path} is empty: no search of it has begun")
-            if name not in held:
-                raise StoreError(f"{path} holds no study {name}: was the file renamed?")
             return optuna.load_study(study_name=name, storage=storage)
         except _DAMAGE as error:
             raise _damaged(path, error) from error
@@ -106,8 +103,8 @@ def open_study(path: Path, sampler: BaseSampler) -> Iterator[optuna.Study]:
     Raises
     ------
     StoreError
-        If another search is at it, or the file can't be written, is something else, or is damaged before its last
-        record.
+        If another search is at it, or the file can't be written, was renamed, is something else, or is damaged before
+        its last record.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,8 +119,10 @@ def open_study(path: Path, sampler: BaseSampler) -> Iterator[optuna.Study]:
         ) from error
     with journal:
         try:
+            storage = LongJournal(_Writing(journal))
+            _has_begun(storage, path)  # optuna would write another study into it
             study = optuna.create_study(
-                storage=LongJournal(_Writing(journal)),
+                storage=storage,
                 sampler=sampler,
                 study_name=path.name.removesuffix(SUFFIX),
                 direction="minimize",
@@ -155,44 +154,62 @@ def make_journal(folder: Path, base: str) -> Path:
             raise _unwritable(path, error) from error
 
 
-class _Writing(BaseJournalBackend):
+def _has_begun(storage: LongJournal, path: Path) -> bool:
+    """Whether a journal holds its study yet.
+
+    Raises
+    ------
+    StoreError
+        If it holds one of another name.
+    """
+    held = [study.study_name for study in storage.get_all_studies()]
+    name = path.name.removesuffix(SUFFIX)
+    if held and held != [name]:
+        raise StoreError(f"{path} holds no study {name}, but {one_line(held[0], 200)}: give the file its name again")
+    return bool(held)
+
+
+class _OfOneStudy(BaseJournalBackend):
+    """The records of a journal, which is of one study: optuna compares the name of each with those of all before."""
+
+    _name: Any = None
+
+    def _checked(self, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for record in records:
+            if record.get(OPERATION) == MAKES_STUDY:
+                self._name = record["study_name"] if self._name is None else self._name
+                if record["study_name"] != self._name:
+                    raise ValueError("it has records of several studies")
+            yield record
+
+
+class _Writing(_OfOneStudy):
     """Optuna's records in a journal that this process writes."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        return _of_one_study(self._journal.read(log_number_from))
+        return self._checked(self._journal.read(log_number_from))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         try:
-            self._journal.append(logs)
+            self._journal.append(self._checked(logs))
         except StoreError as error:
             raise ResumableError(f"{error}; what is finished is in it, make room and go on") from error
 
 
-class _Reading(BaseJournalBackend):
+class _Reading(_OfOneStudy):
     """The records that a journal holds when it is opened."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        return _of_one_study(read_records(self._path, FORM)) if log_number_from == 0 else iter(())
+        return self._checked(read_records(self._path, FORM)) if log_number_from == 0 else iter(())
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         raise StoreError(f"the study {self._path} is open for reading only")
-
-
-def _of_one_study(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The records of a journal, which is of one study: optuna compares the name of each with those of all before."""
-    name: Any = None
-    for record in records:
-        if record.get(OPERATION) == MAKES_STUDY:
-            name = record["study_name"] if name is None else name
-            if record["study_name"] != name:
-                raise ValueError("it has records of several studies")
-        yield record
 
 
 def _damaged(what: object, error: Exception) -> StoreError:

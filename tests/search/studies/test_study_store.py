@@ -10,7 +10,9 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from tilescout.search.studies.database import Database
-from tilescout.search.studies.journal_folder import JournalFolder
+from tilescout.search.studies.journal import Journal, never
+from tilescout.search.studies.journal_folder import FORM, JournalFolder, open_study
+from tilescout.search.studies.optuna_hooks import study_key
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import latest, newest_like, resumed, unused
 from tilescout.search.tracking.standing.unlogged import unlogged
@@ -90,3 +92,39 @@ def test_deleting_a_link_to_a_study_leaves_the_study(tmp_path: Path, link: Calla
     JournalFolder(folder).delete(original.stem)
     assert JournalFolder(folder).names() == []
     assert original.read_bytes() == recorded.read_bytes()
+
+
+def test_a_journal_that_was_renamed_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    renamed = make_study(tmp_path, "a").rename(tmp_path / "b.journal")
+    before = renamed.read_bytes()
+    said = pytest.raises(StoreError, match=r"b\.journal holds no study b, but a: give the file its name again")
+    with said, open_study(renamed, RandomSampler(seed=0)):
+        pass
+    with said:
+        JournalFolder(tmp_path).load("b")
+    assert renamed.read_bytes() == before
+    with open_study(renamed.rename(tmp_path / "a.journal"), RandomSampler(seed=0)) as study:
+        assert [trial.value for trial in study.trials] == [1.0]
+
+
+def test_a_journal_is_of_one_study_also_behind_what_was_read_before(tmp_path: Path) -> None:
+    path = make_study(tmp_path, "a")
+    with open_study(path, RandomSampler(seed=0)) as study:
+        storage, _ = study_key(study)
+        with pytest.raises(ValueError, match="it has records of several studies"):
+            storage.create_new_study(study.directions, "b")
+        study.tell(study.ask(), 2.0)
+    assert [trial.value for trial in JournalFolder(tmp_path).load("a").trials] == [1.0, 2.0]
+    with Journal(path, FORM, never) as journal:
+        journal.append([{**next(journal.read()), "study_name": "b"}])
+    for use in (JournalFolder(tmp_path).load, lambda _: open_study(path, RandomSampler(seed=0)).__enter__()):
+        with pytest.raises(StoreError, match=r"is damaged .*it has records of several studies"):
+            use("a")
+
+
+def make_study(folder: Path, name: str) -> Path:
+    """A journal with a study of one trial."""
+    path = folder / f"{name}.journal"
+    with open_study(path, RandomSampler(seed=0)) as study:
+        study.tell(study.ask(), 1.0)
+    return path
