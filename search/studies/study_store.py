@@ -177,7 +177,7 @@ def newest_like(names: Collection[str], name: str) -> str:
 
 def _numbered(names: Collection[str], name: str) -> dict[int, str]:
     """Those of `names` that `unused` may have made of `name`, by their numbers; `name` itself is the first."""
-    made = (re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", each) for each in names)
+    made = (re.fullmatch(rf"{re.escape(name)}(?:-([2-9]|[1-9][0-9]+))?", each) for each in names)
     return {int(found[1] or 1): found[0] for found in made if found}
 
 
@@ -196,7 +196,7 @@ def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
     if resume not in names:
         there = f"there are: {alternatives(resume, sorted(names))}" if names else f"there is none yet: {NONE_YET}"
         raise StoreError(f"there is no study {resume} to go on with; {there}")
-    if not re.fullmatch(rf"{re.escape(base)}(-\d+)?", resume):
+    if not _numbered([resume], base):
         raise StoreError(
             f"the study {resume} is of another space, problem, device, sampler or seed: studies of this search are "
             f"named {base}"

@@ -38,6 +38,8 @@ def test_a_search_that_has_nothing_to_go_on_with_says_so(caplog: pytest.LogCaptu
         (["s0", "s0-3"], "s0-3", "s0-4"),
         (["s0"], "s0", "s0-2"),
         (["s00", "s0-x", "s0-2-3", "as0-9"], "s0", "s0"),
+        (["s0-1", "s0-0", "s0-07", "s0-\u0663", "s0-"], "s0", "s0"),
+        (["s0", "s0-1", "s0-07"], "s0", "s0-2"),
         ([], "s0", "s0"),
     ],
 )
@@ -54,6 +56,13 @@ def test_what_was_deleted_before_the_newest_study_leaves_it_the_newest(left: lis
 )
 def test_the_newest_study_of_a_kind_is_found_by_any_of_its_names(name: str, newest: str) -> None:
     assert newest_like(["a-s0", "a-s0-10", "a-s0-2", "a-s1", "b-7", "b-7-2"], name) == newest
+
+
+@pytest.mark.parametrize("name", ["s0-1", "s0-02", "s0-x", "s01"])
+def test_a_study_that_is_named_otherwise_is_not_gone_on_with(name: str) -> None:
+    assert resumed(["s0", "s0-2", "s0-10", name], "s0", resume="s0-10") == "s0-10"
+    with pytest.raises(StoreError, match=f"the study {name} is of another .*: studies of this search are named s0$"):
+        resumed(["s0", name], "s0", resume=name)
 
 
 def test_the_names_of_studies_in_a_database_are_sorted(tmp_path: Path) -> None:
