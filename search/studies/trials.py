@@ -205,10 +205,21 @@ def _same(values: Sequence[float], time_us: float) -> bool:
     return len(values) == 1 and math.isfinite(time_us) and math.isclose(values[0], time_us, rel_tol=1e-6)
 
 
-def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
-    """The finished trials of a study, in the order of their numbers."""
-    records = (trial_record(frozen, space) for frozen in _sound(study.get_trials(deepcopy=False)))
-    return [record for record in records if record is not None]
+def finished_trials(
+    study: optuna.Study, space: SearchSpace, read: Callable[[FrozenTrial], TrialRecord | None] | None = None
+) -> Sequence[TrialRecord]:
+    """The finished trials of a study, in the order of their numbers.
+
+    Parameters
+    ----------
+    study, space
+        The study.
+    read
+        Makes the record of one, None where it has none; see `trial_record`.
+    """
+    read = read or (lambda frozen: trial_record(frozen, space))
+    finished = (frozen for frozen in _sound(study.get_trials(deepcopy=False)) if frozen.state.is_finished())
+    return [record for record in map(read, finished) if record is not None]
 
 
 def record_info(study: optuna.Study, info: StudyInfo) -> None:

@@ -4,9 +4,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from numbers import Real
+from dataclasses import replace
 from operator import itemgetter
 from typing import Protocol
 
@@ -14,10 +12,9 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial
 
-from tilescout.costmodel.estimator import Expected
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, checked_answer, distributions
+from tilescout.search.samplers.base import SpaceExhaustedError, distributions
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.order import PLACE, SEEN, asked_before, in_order, mark, place_of
 from tilescout.search.studies.optuna_hooks import queued_parameters
@@ -30,92 +27,19 @@ from tilescout.search.studies.trials import (
     keep_outcome,
     record_expected,
     record_outcome,
-    trial_record,
     was_given,
 )
 from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.lane import Lane
 from tilescout.search.tuning.tally import Behind, Tally, Told
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError
-from tilescout.spaces.space import SearchSpace
 
 
 class Loop(Protocol):
     """Asks and tells a study until its budget ends: `search_alone`, or what gives it a part of the budget at a time."""
 
-    def __call__(self, lane: "Lane", budget: Budget) -> str | None:
+    def __call__(self, lane: Lane, budget: Budget) -> str | None:
         """Search; see `run`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Lane:
-    """One study of a search, and whom it tells.
-
-    Attributes
-    ----------
-    study
-        Asked and told; its sampler decides what is tried.
-    evaluator
-        Tries configurations.
-    library_us
-        The study's steady time of the library, in µs: all times of a study are relative to the same one.
-    on_trial
-        Called with every trial as it finishes, here or at another tuner of the study.
-    in_full
-        Indices of configurations that are measured in full, however slow they are.
-    tuner
-        This process's part in the study.
-    errors
-        Gets the error that ended the search of this space while the others go on; None where it ends them all.
-    """
-
-    study: optuna.Study
-    evaluator: Evaluator
-    library_us: float
-    on_trial: Callable[[TrialRecord], None]
-    in_full: Container[int]
-    tuner: Tuner
-    errors: list[TilescoutError] | None = None
-
-    @property
-    def space(self) -> SearchSpace:
-        """The configurations that can be tried."""
-        return self.evaluator.space
-
-    @property
-    def sampler(self) -> SpaceSampler | None:
-        """The sampler, if it is one of ours."""
-        return self.study.sampler if isinstance(self.study.sampler, SpaceSampler) else None
-
-    @cached_property
-    def _records(self) -> dict[int, TrialRecord | None]:
-        return {}
-
-    def record(self, finished: FrozenTrial) -> TrialRecord | None:
-        """The record of a finished trial, which is read once; see `trial_record`."""
-        if finished.number not in self._records:
-            self._records[finished.number] = trial_record(finished, self.space)
-        return self._records[finished.number]
-
-    def finished(self) -> list[TrialRecord]:
-        """The finished trials of the study, in the order of their numbers."""
-        trials = self.study.get_trials(deepcopy=False)
-        records = (self.record(trial) for trial in trials if trial.state.is_finished())
-        return [record for record in records if record is not None]
-
-    def done(self) -> str | None:
-        """Why the sampler would stop; see `SpaceSampler.done`, and so for the others."""
-        sampler = self.sampler
-        return checked_answer(sampler, "done", sampler.done(self.study), str, "a text") if sampler else None
-
-    def gain(self) -> float | None:
-        """The share that the sampler expects of the next trial."""
-        sampler = self.sampler
-        return checked_answer(sampler, "gain", sampler.gain(self.study), Real, "a number") if sampler else None
-
-    def expected(self, index: int) -> Expected | None:
-        """The time that the sampler expects of a configuration."""
-        sampler, what = self.sampler, "an Expected of tilescout.costmodel"
-        return checked_answer(sampler, "expected", sampler.expected(index), Expected, what) if sampler else None
 
 
 def run(
@@ -407,7 +331,9 @@ class _Loop:
         """Tell an outcome that has arrived; it counts as arrived until it is stored."""
         at, trial = key[0], self._in_flight[key]
         lane = self._lanes[at]
-        for record in self._count(at, lane.tuner.look()[0]):  # so that the place of this one is behind theirs
+        news = lane.tuner.look()[0]  # so that the place of this one is behind theirs
+        self._count(at, news)
+        for record in news:
             lane.on_trial(record)
         mark(lane.study, trial, PLACE, self._place + 1)
         is_own = record_outcome(lane.study, trial, self._arrived[key])
@@ -423,12 +349,11 @@ class _Loop:
         self._changed()
         lane.on_trial(outcome)
 
-    def _count(self, at: int, news: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
-        """Count what other tuners have told of a study; the same."""
+    def _count(self, at: int, news: Sequence[TrialRecord]) -> None:
+        """Count what other tuners have told of a study."""
         trials = self._lanes[at].study.get_trials(deepcopy=False) if news else ()
         for record in news:
             self._add(at, record, trials)
-        return news
 
     def _add(self, at: int, record: TrialRecord, trials: Sequence[FrozenTrial]) -> None:
         """Count a trial of a study, whose trials are these, unless it was counted before."""

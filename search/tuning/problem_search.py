@@ -22,7 +22,8 @@ from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.duel import Finalist, duel
 from tilescout.search.tuning.earlier import recalled
-from tilescout.search.tuning.loop import Lane, Loop, run_together
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import Loop, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.trackers import Tracker
 from tilescout.search.tuning.turns import Claim, Line, Turn, Turns

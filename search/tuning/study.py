@@ -30,7 +30,8 @@ from tilescout.search.studies.trials import INFO, TRACKING_RUN, enqueue, finishe
 from tilescout.search.tuning.audience import Audience
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.earlier import recalled
-from tilescout.search.tuning.loop import Lane, Loop, search_alone
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import Loop, search_alone
 from tilescout.search.tuning.resuming import check_resumable
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock

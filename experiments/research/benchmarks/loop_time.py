@@ -35,7 +35,8 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import enqueue
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane, run_together
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import run_together
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

@@ -36,7 +36,8 @@ from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane, run_together
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import run_together
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 

@@ -36,6 +36,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tuning import loop
 from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.lane import Lane
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
@@ -329,7 +330,7 @@ def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
             queue(other._study, int(SPACE.find(evaluator.space.codes[0])))
             record_outcome(other._study, begin(other, other._study), measured())
 
-        def finish_and_list(lane: loop.Lane) -> list[TrialRecord]:
+        def finish_and_list(lane: Lane) -> Sequence[TrialRecord]:
             monkeypatch.undo()
             finish()
             return lane.finished()
@@ -338,7 +339,7 @@ def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
         if when == "before the search":
             finish()
         else:
-            monkeypatch.setattr(loop.Lane, "finished", finish_and_list)
+            monkeypatch.setattr(Lane, "finished", finish_and_list)
         shown: list[int] = []
         loop.run(study, evaluator, Budget(trials=3), 1.0, lambda trial: shown.append(trial.number), tuner=own)
         assert sorted(shown) == [0, 1, 2]

@@ -19,7 +19,8 @@ from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.studies.trials import record_outcome, trial_record
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane, run, run_together
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import run, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.space import SearchSpace
 

@@ -37,7 +37,7 @@ from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning import problem_search, study
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane
+from tilescout.search.tuning.lane import Lane
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.spaces import templates

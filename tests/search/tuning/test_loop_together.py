@@ -24,7 +24,8 @@ from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue, record_
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning import loop, tally
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.loop import Lane, run_together
+from tilescout.search.tuning.lane import Lane
+from tilescout.search.tuning.loop import run_together
 from tilescout.spaces.errors import BuildError, TilescoutError
 
 
