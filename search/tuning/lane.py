@@ -68,9 +68,29 @@ class Lane:
             self._records[finished.number] = trial_record(finished, self.space)
         return self._records[finished.number]
 
+    def look(self) -> tuple[Sequence[TrialRecord], int]:
+        """The trials that others have finished since the last call, and how many they have in flight; see `Tuner.look`.
+
+        Once the search of this space ended alone there are none.
+        """
+        if self.errors:
+            return [], 0
+        found, running = self.tuner.look()
+        self._records.update({record.number: record for record in found})
+        return found, running
+
     def finished(self) -> Sequence[TrialRecord]:
-        """The finished trials of the study, in the order of their numbers."""
+        """The finished trials of the study, in the order of their numbers; once it ended alone, those read before."""
+        if self.errors:
+            known = (self._records[number] for number in sorted(self._records))
+            return [record for record in known if record is not None]
         return finished_trials(self.study, self.space, self.record)
+
+    def end(self, error: TilescoutError) -> None:
+        """Have an error end the search of this space alone, or raise it where it ends them all."""
+        if self.errors is None:
+            raise error
+        self.errors.append(error)
 
     def done(self) -> str | None:
         """Why the sampler would stop; see `SpaceSampler.done`, and so for the others."""

@@ -143,13 +143,15 @@ class _Loop:
 
     def _take_account(self) -> None:
         """Count what the studies have, and show what others have finished since the last look."""
-        for lane in self._lanes:
-            for record in lane.tuner.look()[0]:
-                lane.on_trial(record)
         found = []
         for at, lane in enumerate(self._lanes):
-            records, trials = lane.finished(), lane.study.get_trials(deepcopy=False)
-            found += [(trials[record.number], at, record, trials) for record in records]
+            with self._alone(at):
+                for record in lane.look()[0]:
+                    lane.on_trial(record)
+                lane.finished()
+            with self._alone(at):  # where one can't be read, the others count
+                records, trials = lane.finished(), lane.study.get_trials(deepcopy=False)
+                found += [(trials[record.number], at, record, trials) for record in records]
         for _, at, record, trials in in_order(found, itemgetter(0)):
             self._add(at, record, trials)
 
@@ -210,9 +212,7 @@ class _Loop:
             raise
         except TilescoutError as error:
             lane = self._lanes[at]
-            if lane.errors is None:
-                raise
-            lane.errors.append(error)
+            lane.end(error)
             lane.evaluator.give_up()
             for key in [each for each in self._in_flight if each[0] == at]:
                 if key in self._arrived:
@@ -262,7 +262,7 @@ class _Loop:
 
         def claim() -> optuna.Trial | None:
             lane.tuner.take_over()
-            found, elsewhere = lane.tuner.look()
+            found, elsewhere = lane.look()
             news.extend(found)
             self._count(at, found)
             if not self._may_ask(at, elsewhere):
@@ -299,6 +299,7 @@ class _Loop:
                         self._wait(at, first)
                 self._changed()
             for key in [first] if self._lookahead is not None else list(self._arrived):
+                self._look()  # so that its place is behind those that others have told
                 if key in self._arrived:
                     self._tell(key)
         except BaseException:  # of another lane or a callback, or Ctrl-C: what has arrived is not lost with it
@@ -331,10 +332,6 @@ class _Loop:
         """Tell an outcome that has arrived; it counts as arrived until it is stored."""
         at, trial = key[0], self._in_flight[key]
         lane = self._lanes[at]
-        news = lane.tuner.look()[0]  # so that the place of this one is behind theirs
-        self._count(at, news)
-        for record in news:
-            lane.on_trial(record)
         mark(lane.study, trial, PLACE, self._place + 1)
         is_own = record_outcome(lane.study, trial, self._arrived[key])
         del self._arrived[key], self._in_flight[key]
@@ -348,6 +345,15 @@ class _Loop:
         self._add(at, outcome, trials)
         self._changed()
         lane.on_trial(outcome)
+
+    def _look(self) -> None:
+        """Count and show what other tuners have told, of every study."""
+        for at, lane in enumerate(self._lanes):
+            with self._alone(at):
+                news, _ = lane.look()
+                self._count(at, news)
+                for record in news:
+                    lane.on_trial(record)
 
     def _count(self, at: int, news: Sequence[TrialRecord]) -> None:
         """Count what other tuners have told of a study."""

@@ -369,7 +369,11 @@ class ProblemSearch:
         gains: list[float | None] = []
         fastest: list[float] = []
         for space, lane in enumerate(self._lanes):
-            found = lane.finished()
+            try:
+                found = lane.finished()
+            except TilescoutError as error:  # another tuner has told what can't be read
+                lane.end(error)
+                found = lane.finished()
             fastest.append(math.inf if lane.errors else _fastest(found))
             trials += found
             if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:

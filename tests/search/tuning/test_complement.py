@@ -16,6 +16,7 @@ import numpy as np
 import optuna
 import pytest
 from numpy.typing import NDArray
+from optuna.trial import TrialState
 
 from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
@@ -34,6 +35,8 @@ from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.studies.sharing import SoleTuner
+from tilescout.search.studies.trials import MEASUREMENT, finished_trials
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning import problem_search, study
 from tilescout.search.tuning.budget import Budget
@@ -205,6 +208,42 @@ def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_fa
     assert "the second search failed: not today" in caplog.text
     alone = tune_suite(engine, [PROBLEM, small], options, on_results=told.append, complement=False)
     assert [len(found) for found in (*told, left, alone)] == [3, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("when", ["before a look", "at the end of a turn"])
+def test_a_second_space_whose_study_another_tuner_spoils_ends_alone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    tuners, spoilt = list[SoleTuner](), list[SoleTuner]()
+
+    def spoil(now: str) -> None:
+        for tuner in tuners:
+            if now == when and not spoilt and finished_trials(tuner._study, tuner._space):
+                trial = tuner._study.ask()
+                trial.set_user_attr(MEASUREMENT, {"status": "no such"})
+                tuner._study.tell(trial, state=TrialState.FAIL)
+                spoilt.append(tuner)
+
+    def look(tuner: SoleTuner) -> tuple[list[TrialRecord], int]:
+        if tuner._space.name == "scratch_gemm":
+            tuners[:] = [tuner]
+            spoil("before a look")
+            finished_trials(tuner._study, tuner._space)
+        return [], 0
+
+    monkeypatch.setattr(SoleTuner, "look", look)
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        [found] = tune_suite(
+            engine,
+            [PROBLEM],
+            asked(engine, PROBLEM, 4, tmp_path),
+            slice=2,
+            on_trial=lambda problem, trial: spoil("at the end of a turn"),
+        )
+    assert spoilt
+    assert found.info.space == "plain_gemm"
+    assert len(found.trials) == 3
+    assert "the second search failed: trial 1 of the study is damaged" in caplog.text
 
 
 def test_a_second_space_that_fails_late_ends_alone(

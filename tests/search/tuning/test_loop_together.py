@@ -1,7 +1,7 @@
 """Searches of several spaces for one problem at the same time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,23 +10,24 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator
+from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator, measured
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint, first_alike
+from tilescout.search.samplers.order import PLACE, mark, place_of
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue, record_outcome
+from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue, record_outcome, trial_record
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning import loop, tally
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.lane import Lane
 from tilescout.search.tuning.loop import run_together
-from tilescout.spaces.errors import BuildError, TilescoutError
+from tilescout.spaces.errors import BuildError, StoreError, TilescoutError
 
 
 class Hopeful(RandomSampler):
@@ -198,6 +199,77 @@ def test_a_space_that_nothing_can_be_tried_in_any_more_ends_alone(
     states = [trial.state for lane in (first, second) for trial in lane.study.trials]
     assert TrialState.RUNNING not in states
     assert states.count(TrialState.COMPLETE) + states.count(TrialState.FAIL) > 20  # some were given up
+
+
+class Beside(SoleTuner):
+    """A tuner beside another one, which tells trials while this one looks; `tell` is called with each look's number."""
+
+    def __init__(self, lane: Lane, tell: Callable[["Beside", int], None]) -> None:
+        super().__init__(lane.study, lane.space)
+        self._lane, self._tell, self._looks, self._looked = lane, tell, 0, set[int]()
+
+    def other(self, measurement: Measurement | None, place: int = 0) -> None:
+        """Tell a trial of the other one; without a measurement one that can't be read."""
+        trial = self._study.ask(dict(distributions(self._space)))
+        trial.set_user_attr("other", True)
+        if measurement is None:
+            trial.set_user_attr(MEASUREMENT, {"status": "no such"})
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            mark(self._study, trial, PLACE, place)
+            record_outcome(self._study, trial, measurement)
+
+    def look(self) -> tuple[list[TrialRecord], int]:
+        self._looks += 1
+        self._tell(self, self._looks)
+        others = [trial for trial in self._study.get_trials(deepcopy=False) if "other" in trial.user_attrs]
+        records = [trial_record(trial, self._space) for trial in others if trial.number not in self._looked]
+        self._looked.update(trial.number for trial in others)
+        return [record for record in records if record is not None], 0
+
+
+@pytest.mark.parametrize("samplers", [(Doubtful(), Hopeful()), (RandomSampler(), RandomSampler())])
+@pytest.mark.parametrize("look", range(2, 10))
+def test_a_space_of_which_another_tuner_told_what_can_not_be_read_ends_alone(
+    table: Table, samplers: Sequence[SpaceSampler], look: int
+) -> None:
+    def tell(tuner: Beside, looks: int) -> None:
+        if looks == look - 1:
+            tuner.other(measured(1.1))
+        if looks == look:
+            tuner.other(None)
+
+    (first, second), told = lanes(table, samplers, 0)
+    errors = list[TilescoutError]()
+    second = replace(second, tuner=Beside(second, tell), errors=errors)
+
+    run_together([first, second], Budget(trials=20))
+
+    assert [isinstance(error, StoreError) for error in errors] == [True]
+    assert len(told) == 20
+    assert {trial.state for trial in (*first.study.trials, *second.study.trials)} == {
+        TrialState.COMPLETE,
+        TrialState.FAIL,
+    }
+    assert len(second.finished()) == [at for at, _ in told].count(1)
+
+    run_together([first, second], Budget(trials=25))  # the next turn
+    assert len(told) == 25
+    assert len(errors) == 1
+
+
+def test_a_trial_comes_behind_all_that_other_tuners_have_told_of_either_space(table: Table) -> None:
+    (first, second), told = lanes(table, [Doubtful(), Hopeful()], 0)
+    beside = Beside(first, lambda tuner, looks: tuner.other(measured(0.1), 50) if len(told) == 10 else None)
+    joints = list[Sequence[Joint]]()
+
+    run_together([replace(first, tuner=beside), second], Budget(trials=30), joints.append)
+
+    assert [at for at, _ in told] == [0, *[1] * 9, 0, *[1] * 19]  # the budget is that of both tuners
+    assert told[10] == (0, 0.1)
+    assert sorted(map(place_of, second.study.trials)) == [*range(2, 11), *range(51, 70)]
+    assert joints[-1][0].best_us == pytest.approx(0.1 * LIBRARY_US)
+    assert (joints[-1][0].since, joints[-1][0].blind) == (19, 8)  # of these, as many as were in flight
 
 
 def test_what_has_arrived_is_not_lost_where_another_space_ends_the_search(table: Table) -> None:
