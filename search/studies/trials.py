@@ -1,10 +1,12 @@
-"""The trials of a study, as optuna stores them: outcomes, predictions, and those that are to be tried again."""
+"""The trials of a study, as optuna stores them: outcomes, places, predictions, and those to be tried again."""
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -25,6 +27,65 @@ INFO = "info"  # the user attribute of a study that holds its description
 _AGAIN = "again"  # the user attribute of a trial that names the interrupted one whose configuration it tries again
 TRACKING_RUN = "tracking_run"  # the user attribute of a study that names its run
 RESULT = "result"  # the user attribute of a study that holds the evidence of its last run
+
+SEEN = "tilescout:seen"
+"""The system attribute of a trial that holds the last place that its tuner knew of when it asked for it; 0 for none."""
+
+PLACE = "tilescout:place"
+"""The system attribute of a trial that holds its place among those told: from 1, and behind all that its tuner knew of.
+
+Trials of several tuners may have the same place; the smaller number comes first then. Older trials have none, nor do
+those that a search had left unfinished and that another finished with their stored outcome: times tell of these.
+"""
+
+
+class Count(NamedTuple):
+    """`SEEN` or `PLACE` of a trial.
+
+    Attributes
+    ----------
+    number
+        The count. It compares with any other of the same study.
+    search
+        The joint search that counted, over all of its studies: with others of that search it compares, too. None where
+        the study was searched alone.
+    """
+
+    number: int
+    search: str | None = None
+
+
+def mark(study: optuna.Study, trial: optuna.Trial, key: str, count: Count) -> None:
+    """Store `SEEN` or `PLACE` of a trial that is in flight."""
+    value = count.number if count.search is None else [*count]
+    with suppress(UpdateFinishedTrialError):  # another tuner has settled it
+        set_system_attribute(study, study.get_trials(deepcopy=False)[trial.number], key, value)
+
+
+def count_of(trial: FrozenTrial, key: str) -> Count | None:
+    """`SEEN` or `PLACE` of a trial; None if it has none."""
+    stored = trial.system_attrs.get(key)
+    if isinstance(stored, int):
+        return Count(stored)
+    match stored:
+        case [int(number), str(search)]:
+            return Count(number, search)
+    return None
+
+
+def place_of(trial: FrozenTrial) -> int:
+    """The place of a trial among those told; 0 if none is known."""
+    stored = trial.system_attrs.get(PLACE)
+    if isinstance(stored, int):  # asked of all trials at every proposal
+        return stored
+    place = count_of(trial, PLACE)
+    return place.number if place is not None else 0
+
+
+def joint_search(studies: Iterable[optuna.Study]) -> str:
+    """The `Count.search` of studies that are searched together: the same for all of their tuners, and later on."""
+    names = sorted(study.study_name for study in studies)
+    return sha256(json.dumps(names).encode()).hexdigest()[:12]
 
 
 def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:

@@ -16,15 +16,21 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, distributions
 from tilescout.search.samplers.joint import Joint
-from tilescout.search.samplers.order import PLACE, SEEN, asked_before, in_order, mark, place_of
+from tilescout.search.samplers.order import in_order
 from tilescout.search.studies.optuna_hooks import queued_parameters
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
+    PLACE,
+    SEEN,
+    Count,
     codes,
     damaged,
     give_up,
+    joint_search,
     keep_outcome,
+    mark,
+    place_of,
     record_expected,
     record_outcome,
     was_given,
@@ -108,6 +114,7 @@ class _Loop:
         self._expected_us: float | None = None
         self._behind = Behind()
         self._place = 0  # the last that is known, see `PLACE`
+        self._search = joint_search(lane.study for lane in lanes) if len(lanes) > 1 else None  # see `Count`
         self._compiled = set[tuple[int, int]]()  # by the numbers of lanes, the kernels of the same
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
@@ -152,7 +159,7 @@ class _Loop:
             with self._alone(at):  # where one can't be read, the others count
                 records, trials = lane.finished(), lane.study.get_trials(deepcopy=False)
                 found += [(trials[record.number], at, record, trials) for record in records]
-        for _, at, record, trials in in_order(found, itemgetter(0)):
+        for _, at, record, trials in in_order(found, itemgetter(0), itemgetter(1)):
             self._add(at, record, trials)
 
     def _propose(self) -> str | None:
@@ -269,7 +276,7 @@ class _Loop:
                 return None
             trial = lane.study.ask()
             lane.tuner.begin(trial)
-            mark(lane.study, trial, SEEN, self._place)
+            mark(lane.study, trial, SEEN, Count(self._place, self._search))
             return trial
 
         trial = lane.tuner.alone(claim)
@@ -332,7 +339,7 @@ class _Loop:
         """Tell an outcome that has arrived; it counts as arrived until it is stored."""
         at, trial = key[0], self._in_flight[key]
         lane = self._lanes[at]
-        mark(lane.study, trial, PLACE, self._place + 1)
+        mark(lane.study, trial, PLACE, Count(self._place + 1, self._search))
         is_own = record_outcome(lane.study, trial, self._arrived[key])
         del self._arrived[key], self._in_flight[key]
         self._late.pop(key, None)
@@ -369,7 +376,7 @@ class _Loop:
         self._place = max(self._place, place_of(trial))
         if self._on_change is not None:
             ratio, is_dear = timing.ratio if timing is not None else math.inf, self._dear_kernels([(at, record.index)])
-            self._behind.add(Told(trial, ratio, bool(is_dear), was_given(trial, trials)))
+            self._behind.add(Told(trial, at, ratio, bool(is_dear), was_given(trial, trials)))
         self._compiled.add((at, int(self._lanes[at].evaluator.kernels[record.index])))
 
     def _dear_kernels(self, trials: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -381,13 +388,13 @@ class _Loop:
                 dear.add((at, int(lane.evaluator.kernels[index])))
         return dear - self._compiled
 
-    def _is_blind(self, at: int, number: int, known: FrozenTrial) -> bool:
+    def _is_blind(self, at: int, number: int, known: Told) -> bool:
         """Whether no sampler proposed a trial in flight with one in view that was told."""
         if (at, number) not in self._asked:
             trials = self._lanes[at].study.get_trials(deepcopy=False)
             self._asked[at, number] = trials[number], was_given(trials[number], trials)
         trial, is_given = self._asked[at, number]
-        return is_given or asked_before(trial, known)
+        return is_given or known.is_behind_ask_of(trial, at)
 
     @property
     def _trials(self) -> int:

@@ -17,8 +17,8 @@ class Told:
 
     Attributes
     ----------
-    trial
-        The trial.
+    trial, study
+        The trial, and the number of its study.
     ratio
         Its time over the library's; infinite without one.
     is_dear
@@ -28,9 +28,14 @@ class Told:
     """
 
     trial: FrozenTrial
+    study: int
     ratio: float
     is_dear: bool
     is_given: bool
+
+    def is_behind_ask_of(self, trial: FrozenTrial, study: int) -> bool:
+        """Whether it was told after a trial of one of the studies had been asked for."""
+        return asked_before(trial, self.trial, study == self.study)
 
 
 class Behind:
@@ -48,7 +53,7 @@ class Behind:
 
     def __init__(self) -> None:
         self.best = math.inf
-        self.known: FrozenTrial | None = None
+        self.known: Told | None = None
         self.since = self.dear = self.blind = 0
         self._told: list[Told] = []
 
@@ -59,13 +64,13 @@ class Behind:
         if told.ratio < self.best:
             self.best = told.ratio
             first = first_alike(np.array([each.ratio for each in self._told]))
-            self.known, behind = self._told[first].trial, self._told[first + 1 :]
+            self.known, behind = self._told[first], self._told[first + 1 :]
             self.since = self.dear = self.blind = 0
         for each in behind:
             assert self.known is not None
             self.since += 1
             self.dear += each.is_dear
-            self.blind += each.is_given or asked_before(each.trial, self.known)
+            self.blind += each.is_given or self.known.is_behind_ask_of(each.trial, each.study)
 
 
 class Tally:

@@ -10,8 +10,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided.history import history_of
-from tilescout.search.samplers.order import PLACE, SEEN, mark
-from tilescout.search.studies.trials import give_up, record_outcome, recover
+from tilescout.search.studies.trials import PLACE, SEEN, Count, give_up, mark, record_outcome, recover
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -74,13 +73,13 @@ def test_what_is_behind_the_best_does_not_depend_on_the_clocks_of_its_tuners(
 
     def propose(seen: int) -> optuna.Trial:
         proposed = study.ask()
-        mark(study, proposed, SEEN, seen)
+        mark(study, proposed, SEEN, Count(seen))
         for name, knob in distributions(SPACE).items():
             proposed.suggest_int(name, knob.low, knob.high)
         return proposed
 
     def tell(trial: optuna.Trial, place: int, time_us: float) -> None:
-        mark(study, trial, PLACE, place)
+        mark(study, trial, PLACE, Count(place))
         study.tell(trial, time_us)
 
     first, blind = propose(0), propose(0)

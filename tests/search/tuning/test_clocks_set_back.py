@@ -12,11 +12,10 @@ from tests.search.tuning.pruned_table import LIBRARY_US, ShuffledEvaluator
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint
-from tilescout.search.samplers.order import PLACE, SEEN, mark, place_of
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import record_outcome, trial_record
+from tilescout.search.studies.trials import PLACE, SEEN, Count, mark, place_of, record_outcome, trial_record
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.lane import Lane
@@ -76,10 +75,16 @@ def test_a_search_tries_the_same_and_ends_the_same(
         assert searched(table, tmp_path / str(after), after, runs, sampler) == steady
 
 
-def searched_together(table: Table, after: int) -> tuple[str | None, list[tuple[int, int]], list[Sequence[Joint]]]:
-    """Why the searches of two spaces ended, whose clock is set back, what they tried, and what each heard of both."""
+def searched_together(
+    table: Table, after: int, runs: Sequence[int]
+) -> tuple[str | None, list[tuple[int, int]], list[Sequence[Joint]]]:
+    """Why the searches of two spaces ended, whose clock is set back, what they tried, and what each heard of both.
+
+    Each run has them to so many trials.
+    """
     Clock.hours, set_back = 0, SetBack(after)
-    told, heard, joints, lanes = list[tuple[int, int]](), list[Sequence[Joint]](), [Joint(), Joint()], list[Lane]()
+    told, heard, joints = list[tuple[int, int]](), list[Sequence[Joint]](), [Joint(), Joint()]
+    studies, stopped = [optuna.create_study(study_name=name) for name in ("first", "second")], None
 
     def tell(at: int, trial: TrialRecord) -> None:
         told.append((at, trial.index))
@@ -89,18 +94,21 @@ def searched_together(table: Table, after: int) -> tuple[str | None, list[tuple[
         joints[:] = found
         heard.append(found)
 
-    for at in range(2):
-        evaluator = ShuffledEvaluator(table, at)
-        sampler = GuidedSampler(evaluator.space, 0, joint=partial(joints.__getitem__, at))
-        study = optuna.create_study(sampler=sampler)
-        lanes.append(Lane(study, evaluator, LIBRARY_US, partial(tell, at), (), SoleTuner(study, evaluator.space)))
-    return run_together(lanes, Budget(trials=60), see), told, heard
+    for trials in runs:
+        lanes = list[Lane]()
+        for at, study in enumerate(studies):
+            evaluator = ShuffledEvaluator(table, at)
+            study.sampler = GuidedSampler(evaluator.space, 0, joint=partial(joints.__getitem__, at))
+            lanes.append(Lane(study, evaluator, LIBRARY_US, partial(tell, at), (), SoleTuner(study, evaluator.space)))
+        stopped = run_together(lanes, Budget(trials=trials), see)
+    return stopped, told, heard
 
 
-def test_searches_of_several_spaces_try_the_same_and_end_the_same(table: Table) -> None:
-    steady = searched_together(table, NEVER)
+@pytest.mark.parametrize("runs", [(60,), (10, 60), (5, 24, 60)], ids=["at once", "resumed", "resumed twice"])
+def test_searches_of_several_spaces_try_the_same_and_end_the_same(table: Table, runs: Sequence[int]) -> None:
+    steady = searched_together(table, NEVER, runs)
     for after in (3, 9, 20):
-        assert searched_together(table, after) == steady
+        assert searched_together(table, after, runs) == steady
 
 
 class Beside(SoleTuner):
@@ -114,7 +122,7 @@ class Beside(SoleTuner):
         other = self._study.ask()
         for knob in self._space.knobs:
             other.suggest_int(knob.name, 0, len(knob.values) - 1)
-        mark(self._study, other, PLACE, 10 * other.number)
+        mark(self._study, other, PLACE, Count(10 * other.number))
         record_outcome(self._study, other, Measurement(Status.CRASH, "it fell"))
         record = trial_record(self._study.get_trials(deepcopy=False)[other.number], self._space)
         assert record is not None

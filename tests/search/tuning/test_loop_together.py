@@ -17,11 +17,20 @@ from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.joint import Joint, first_alike
-from tilescout.search.samplers.order import PLACE, mark, place_of
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
-from tilescout.search.studies.trials import MEASUREMENT, codes, enqueue, record_outcome, trial_record
+from tilescout.search.studies.trials import (
+    MEASUREMENT,
+    PLACE,
+    Count,
+    codes,
+    enqueue,
+    mark,
+    place_of,
+    record_outcome,
+    trial_record,
+)
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning import loop, tally
 from tilescout.search.tuning.budget import Budget
@@ -167,6 +176,22 @@ def test_what_was_in_flight_or_queued_when_the_best_was_told_was_not_proposed_wi
     assert known[0].blind_running == known[0].running
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_was_tried_in_searches_of_their_own_counts_in_the_order_of_the_times(table: Table, first: int) -> None:
+    searched, told = lanes(table, [RandomSampler(), RandomSampler()], 0)
+    joints = list[Sequence[Joint]]()
+    run_together([searched[first]], Budget(trials=40 if first else 25))
+    run_together([searched[1 - first]], Budget(trials=25 if first else 40))
+
+    run_together(searched, Budget(trials=65), joints.append)
+
+    assert len(told) == 65
+    best = first_alike(np.array([ratio for _, ratio in told]))
+    assert joints[-1][0].since == 64 - best
+    in_flight = searched[0].evaluator.capacity
+    assert joints[-1][0].blind < in_flight
+
+
 def _ratio_of(trial: FrozenTrial) -> float:
     timing = Measurement.from_dict(trial.user_attrs[MEASUREMENT]).timing
     return timing.ratio if timing is not None else math.inf
@@ -216,7 +241,7 @@ class Beside(SoleTuner):
             trial.set_user_attr(MEASUREMENT, {"status": "no such"})
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            mark(self._study, trial, PLACE, place)
+            mark(self._study, trial, PLACE, Count(place))
             record_outcome(self._study, trial, measurement)
 
     def look(self) -> tuple[list[TrialRecord], int]:
