@@ -34,8 +34,7 @@ SEEN = "tilescout:seen"
 PLACE = "tilescout:place"
 """The system attribute of a trial that holds its place among those told: from 1, and behind all that its tuner knew of.
 
-Trials of several tuners may have the same place; the smaller number comes first then. Older trials have none, nor do
-those that a search had left unfinished and that another finished with their stored outcome: times tell of these.
+Trials of several tuners may have the same place; the smaller number comes first then. Older trials have none.
 """
 
 
@@ -148,8 +147,9 @@ def _tell(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) ->
 def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial], bool] = lambda trial: True) -> int:
     """Settle the trials that a killed search left running; return how many are to be tried again.
 
-    A trial whose outcome was stored is finished with it. Any other is marked as interrupted, and its configuration, if
-    it had one, is queued again. If this process is killed meanwhile, the next call does the rest.
+    A trial whose outcome was stored is finished with it, in a place behind all others: only now is it told. Any other
+    is marked as interrupted, and its configuration, if it had one, is queued again. If this process is killed
+    meanwhile, the next call does the rest.
 
     Parameters
     ----------
@@ -160,12 +160,15 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
     """
     again = 0
     trials = _sound(all_trials(study))
+    place = max(map(place_of, trials), default=0)
     queued = {trial.user_attrs.get(_AGAIN) for trial in trials}
     for frozen in trials:
         if frozen.state is not TrialState.RUNNING or not lost(frozen):
             continue
         trial = live_trial(study, frozen)
         if MEASUREMENT in frozen.user_attrs:
+            place += 1
+            mark(study, trial, PLACE, Count(place))  # it may have one of when its search was about to tell it
             _tell(study, trial, _outcome(frozen))
             continue
         params = proposed(frozen, space)

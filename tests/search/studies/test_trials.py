@@ -16,9 +16,21 @@ from optuna.trial import TrialState
 
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.order import asked_before, in_order
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.study_store import latest, unused
-from tilescout.search.studies.trials import MEASUREMENT, finished_trials, record_outcome, recover
+from tilescout.search.studies.trials import (
+    MEASUREMENT,
+    PLACE,
+    SEEN,
+    Count,
+    count_of,
+    finished_trials,
+    mark,
+    record_outcome,
+    recover,
+    was_tried,
+)
 from tilescout.spaces.checksums import Chain
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
@@ -98,6 +110,25 @@ def test_a_pruned_trial_whose_outcome_was_stored_is_finished_as_pruned(tmp_path:
         assert recover(again, space) == 0
         assert again.trials[0].state is TrialState.PRUNED
         assert again.trials[0].value == 42.5
+
+
+def test_a_trial_that_is_told_when_its_search_has_ended_has_its_place_behind_all_others(space: SearchSpace) -> None:
+    study = optuna.create_study(sampler=RandomSampler(seed=0))
+    lost = [ask(study, space, index) for index in range(3)]
+    for trial in lost[:2]:
+        trial.set_user_attr(MEASUREMENT, measured(0.5).to_dict())
+    mark(study, lost[0], PLACE, Count(1, "a joint search"))  # it was killed before it told it
+    for index in range(3, 6):  # another tuner goes on
+        trial = ask(study, space, index)
+        mark(study, trial, SEEN, Count(index - 3))
+        mark(study, trial, PLACE, Count(index - 2))
+        record_outcome(study, trial, measured(1.0))
+
+    assert recover(study, space, lambda trial: trial.number < 3) == 1
+    told = [trial for trial in study.trials if was_tried(trial) and trial.state.is_finished()]
+    assert [trial.number for trial in in_order(told, lambda trial: trial)] == [3, 4, 5, 0, 1]
+    assert [count_of(study.trials[number], PLACE) for number in (0, 1)] == [Count(4), Count(5)]
+    assert asked_before(study.trials[5], study.trials[0])
 
 
 def test_a_record_cut_off_at_the_end_is_dropped_and_the_rest_kept(tmp_path: Path, space: SearchSpace) -> None:
