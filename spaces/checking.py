@@ -1,11 +1,14 @@
-"""Records that come from a file have the types that their classes state."""
+"""Checks of values: records of a file have the types that their classes state, and settings are numbers."""
 
+import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.texts import quoted
@@ -35,6 +38,33 @@ def check_types(record: Any, checked: tuple[type, ...] = ()) -> None:
     for name, hint in _hints(kind).items():
         if not _fits(getattr(record, name), hint, checked):
             raise TypeError(f"{name} is not {getattr(hint, '__name__', hint)}")
+
+
+def check_number(name: str, value: Any, whole: bool, least: int = 0, or_none: bool = False) -> None:
+    """Refuse a setting that is no finite number, or too small a one.
+
+    Parameters
+    ----------
+    name
+        Says in the message whose setting it is, and which.
+    value
+        The setting.
+    whole
+        Whether it has to be a whole number.
+    least
+        The least that is allowed.
+    or_none
+        Whether None is allowed, too.
+
+    Raises
+    ------
+    SamplerError
+        If it is none of these.
+    """
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not (is_number and least <= value < math.inf) and not (or_none and value is None):
+        kind = f"{'whole' if whole else 'finite'} numbers from {least} on{', and None' if or_none else ''}"
+        raise SamplerError(f"{name} can't be {value!r}: allowed are {kind}")
 
 
 def number_of_key(key: object) -> int:

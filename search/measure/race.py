@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.measure.heats import HeatMean, HeatNoise, correlation, mean_of_heats, ran
 from tilescout.search.measure.measurement import Timing
+from tilescout.spaces.checking import check_number
 from tilescout.spaces.errors import SamplerError
 
 Logs = NDArray[np.float64]
@@ -92,12 +92,8 @@ class RaceOptions:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
             whole = each.type is int
-            kind, allowed = (Integral, "whole numbers from 1 on") if whole else (Real, "finite numbers from 0 on")
-            is_number = isinstance(value, kind) and not isinstance(value, bool)
-            if not (is_number and int(whole) <= value < math.inf):
-                raise SamplerError(f"a race's {each.name} can't be {value!r}: allowed are {allowed}")
+            check_number(f"a race's {each.name}", getattr(self, each.name), whole, least=int(whole))
         if self.heat**2 == 0:  # then equal times would have no error, and what is behind is divided by that
             raise SamplerError(f"a race's heat can't be {self.heat!r}: allowed are numbers above 0")
         if self.confidence > 1:

@@ -1,10 +1,8 @@
 """When a search ends. It is known before what searches is imported."""
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.checking import check_number
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,5 @@ class Budget:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind, allowed in (
-            ("trials", Integral, "whole numbers"),
-            ("gpu_seconds", Real, "finite numbers"),
-            ("seconds", Real, "finite numbers"),
-        ):
-            limit = getattr(self, name)
-            is_number = isinstance(limit, kind) and not isinstance(limit, bool)
-            if limit is not None and not (is_number and 0 <= limit < math.inf):
-                raise SamplerError(f"the budget's {name} can't be {limit!r}: allowed are {allowed} from 0 on, and None")
+        for name in ("trials", "gpu_seconds", "seconds"):
+            check_number(f"the budget's {name}", getattr(self, name), whole=name == "trials", or_none=True)
