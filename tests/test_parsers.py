@@ -150,6 +150,7 @@ def test_suites_with_values_of_other_types(given_: str) -> None:
 CARD = json.loads(card_path(shipped_tables()[0]).read_bytes())
 
 
+@pytest.mark.slow
 @given(edited(CARD))
 def test_cards(record: Any) -> None:
     read_or_refuse(lambda: TableCard.from_json(json.dumps(record)))

@@ -66,6 +66,7 @@ class TestRankingModel(Saved):
         return RankingModel(QUICK)
 
 
+@pytest.mark.slow
 class TestBlendModel(Saved):
     def make(self) -> CostModel:
         return BlendModel(BlendOptions(SMALL, QUICK))

@@ -65,6 +65,7 @@ def test_features_are_finite_for_every_problem(m: int, n: int, k: int, batch: in
     assert len(set(features.names)) == len(features.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemm_sm90", "gemm_streamk_sm90"])
 @settings(max_examples=5)
 @given(

@@ -99,6 +99,7 @@ def test_resuming_it(
     forked_scene.survives("tune", "gemm_sm90", *SEARCH, "--table", small_table.path, "--resume")
 
 
+@pytest.mark.slow
 def test_a_row_of_a_database(forked_scene: "ForkedScene", searched: Path, renamed: Rename) -> None:
     path = forked_scene.folder / "studies.db"
     shutil.copyfile(searched / "studies.db", path)
@@ -169,6 +170,7 @@ def test_the_workload_of_a_bundle(forked_scene: "ForkedScene", evil_bundle: Call
     assert "evil:Workload" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_workload_of_a_bundle_may_be_that_of_a_space_that_the_caller_names(
     forked_scene: "ForkedScene", evil_bundle: Callable[..., Path]
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_suite(forked_scene: "ForkedScene", text: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_cache_of_kernel_tuner(forked_scene: "ForkedScene", copy_store: Callable[[Path], str]) -> None:
     copy_store(forked_scene.folder / ".tilescout")
     run = "__import__('evil')"
@@ -243,6 +246,7 @@ def test_a_cache_of_kernel_tuner(forked_scene: "ForkedScene", copy_store: Callab
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_the_person_names_is_loaded(
     forked_scene: "ForkedScene", evil_table: Path, evil_journal: Path, proven: Record
 ) -> None:

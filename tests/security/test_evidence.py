@@ -178,6 +178,7 @@ def test_a_value_that_is_not_the_time(journal: Path, content: bytes) -> None:
         read(journal, forged)
 
 
+@pytest.mark.slow
 def test_an_older_study_is_read_and_said_to_be_unchecked(
     forked_scene: "ForkedScene", journal: Path, content: bytes
 ) -> None:

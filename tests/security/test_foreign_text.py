@@ -174,6 +174,7 @@ def test_tables_of_others(forked_scene: "ForkedScene", hostile_table: str) -> No
     assert sorted(path for path in forked_scene.folder.parent.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_suite_of_others(forked_scene: "ForkedScene") -> None:
     for text in NASTY:
         quoted = json.dumps(text, ensure_ascii=True)

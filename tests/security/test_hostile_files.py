@@ -228,6 +228,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         each.close()
 
 
+@pytest.mark.slow
 def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", CHILD, *hostile], capture_output=True, text=True, check=False, timeout=300
@@ -242,6 +243,7 @@ def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]
         assert len(line) < 1000, (path, line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_an_archive_that_claims_little_is_not_unpacked_further(packed: int) -> None:
     content = archive(header("'<f8'", "(100,)"), zeros=64, packed=packed, claims=1000)

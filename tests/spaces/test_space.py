@@ -117,6 +117,7 @@ def test_a_rule_is_asked_once_for_each_combination_of_its_knobs_or_of_all_where_
     assert len(one) == 9_000
 
 
+@pytest.mark.slow
 @given(cases())
 def test_an_index_and_its_configuration_find_each_other(case: Case) -> None:
     space = case.space
@@ -127,6 +128,7 @@ def test_an_index_and_its_configuration_find_each_other(case: Case) -> None:
         assert space[index] in space
 
 
+@pytest.mark.slow
 @given(cases(), st.data())
 def test_codes_that_are_not_in_the_space_are_not_found(case: Case, data: st.DataObject) -> None:
     space = case.space
@@ -139,6 +141,7 @@ def test_codes_that_are_not_in_the_space_are_not_found(case: Case, data: st.Data
     assert [space.find(codes) for codes in asked] == found.tolist()
 
 
+@pytest.mark.slow
 @given(cases())
 def test_an_illegal_configuration_is_refused_with_the_rules_it_breaks(case: Case) -> None:
     for codes in set(case.grid) - set(case.legal):
@@ -181,6 +184,7 @@ def test_the_nearest_is_nearest(case: Case, data: st.DataObject) -> None:
         assert space.nearest(codes, np.arange(len(space))) == space.find(codes)
 
 
+@pytest.mark.slow
 @given(cases())
 def test_features_fill_the_unit_cube(case: Case) -> None:
     features = case.space.features
@@ -193,6 +197,7 @@ def test_features_fill_the_unit_cube(case: Case) -> None:
     assert extremes[1].tolist() == [float(size > 1) for size in case.space.shape]
 
 
+@pytest.mark.slow
 @given(cases(), st.data())
 def test_a_subset_is_a_space_of_its_own(case: Case, data: st.DataObject) -> None:
     space = case.space
@@ -389,6 +394,7 @@ def test_a_space_of_given_codes_holds_just_those() -> None:
     assert whole[outside] not in listed
 
 
+@pytest.mark.slow
 @given(cases(), st.data())
 def test_rows_of_values_become_codes_and_a_value_that_a_knob_lacks_is_refused(case: Case, data: st.DataObject) -> None:
     knobs = case.space.knobs

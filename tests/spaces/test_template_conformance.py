@@ -47,6 +47,7 @@ class TestQuackSm120(TemplateConformance):
     device = "rtx-pro-6000"
 
 
+@pytest.mark.slow
 class TestQuackVarlen(TemplateConformance):
     template = "quack_varlen"
     problems = ("8x512x4096x1024:bf16:zipf-1.2", "128x64x1536x2048:bf16:one", "3x7x8x8")
@@ -63,6 +64,7 @@ class TestGroupedGemmSm90(TemplateConformance):
     )
 
 
+@pytest.mark.slow
 class TestGroupedStreamKSm90(TemplateConformance):
     template = "grouped_streamk_sm90"
     problems = ("128x512x1536x2048:bf16:zipf-1", "8x300x4096x1024:bf16:one", "3x7x8x8")
@@ -104,6 +106,7 @@ class TestCutlassOperatorsSm100(TemplateConformance):
     device = "b200"
 
 
+@pytest.mark.slow
 class TestTheDocumentedExample(TemplateConformance):
     template = "own_kernel:RmsNorm"
     problems = ("8192x4096:bf16", "100x264:fp32", "7x1:fp16")

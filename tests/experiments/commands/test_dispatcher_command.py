@@ -82,6 +82,7 @@ def test_recorded_times_give_ranges_a_plot_and_a_python_file(recorded: Path, sto
     assert f"DEVICE = {made.device!r}" in python.read_text()
 
 
+@pytest.mark.slow
 def test_it_is_logged_to_mlflow_with_its_figures_and_files(recorded: Path, store: Path) -> None:
     import mlflow
 

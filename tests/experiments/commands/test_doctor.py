@@ -35,6 +35,7 @@ def test_where_all_is_there_nothing_is_missing(tmp_path: Path) -> None:
     assert {found[what].state for what in ("optuna", "C compiler", "kernel_tuner (extra kernel-tuner)")} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["PYTHONDONTWRITEBYTECODE", "a folder that is not ours"])
 def test_packages_that_every_process_compiles_anew_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str

@@ -144,6 +144,7 @@ def test_the_lookup_table_pins_what_is_the_librarys(export: Run, tmp_path: Path)
     assert entries == [{"template_id": "aten::mm"}]
 
 
+@pytest.mark.slow
 def test_one_study_can_be_exported_by_name_journal_or_result(export: Run, store: Path, tmp_path: Path) -> None:
     names = sorted(path.stem for path in (store / "studies").glob("*.journal"))
     (small,) = [name for name in names if "-16x64x32" in name]

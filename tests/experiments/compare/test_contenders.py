@@ -86,6 +86,7 @@ def test_a_search_that_takes_no_seed_keeps_its_budget(play: Play) -> None:
     assert len(set(tried)) == len(tried) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

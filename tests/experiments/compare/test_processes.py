@@ -48,6 +48,7 @@ def test_every_call_is_answered_by_one_process_or_several_of_a_core_each(monkeyp
     assert all(threads == {1} for _, threads in answers)
 
 
+@pytest.mark.slow
 def test_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "long.py"
     script.write_text(LONG)

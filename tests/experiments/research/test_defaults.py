@@ -43,6 +43,7 @@ def problems(table: Table) -> list[Recorded]:
     return read([table], the_subspace())
 
 
+@pytest.mark.slow
 def test_what_is_read_are_the_recorded_times_within_the_sub_space(table: Table, problems: list[Recorded]) -> None:
     for one in problems:
         inside = the_subspace().holds(TEMPLATE.space(one.problem, one.device))

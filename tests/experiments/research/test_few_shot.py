@@ -110,6 +110,7 @@ def test_problems_that_are_searched_together_learn_from_those_before() -> None:
         search_together(whole.path, "random", 0, 5)
 
 
+@pytest.mark.slow
 def test_a_search_behind_earlier_studies_learns_from_these() -> None:
     whole = Table.read(RESULTS / "softmax_sm90-h200.parquet")
     behind = search_behind(whole.path, "guided-cold", 2, 0, 5)

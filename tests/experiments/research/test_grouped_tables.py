@@ -96,6 +96,7 @@ def test_kernels_of_the_wider_space_stand_beside_those_of_the_narrower_one() -> 
     assert both.ratio.tolist() == [*first.ratio.tolist(), *first.ratio.tolist()]
 
 
+@pytest.mark.slow
 def test_other_tables_judge_ranges_that_did_not_see_them() -> None:
     (times, _) = grouped_times(Table.read(TABLE))
     learned = times.take([at for at, each in enumerate(times.problems) if each.tokens != 2048])

@@ -49,6 +49,7 @@ def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
     assert "best of list over first guess" in printed
 
 
+@pytest.mark.slow
 def test_without_a_signature_problems_have_their_own_types_and_all_may_be_tried_on_none(tmp_path: Path) -> None:
     suite = tmp_path / "two.toml"
     suite.write_text('title = "two"\nsource = "none"\nproblems = ["32x48x40:bf16", "32x48x40:e4m3-bf16"]\n')

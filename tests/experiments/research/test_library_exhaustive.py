@@ -67,6 +67,7 @@ def on_the_host(host_library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(study, "SPACE", host_library.TEMPLATE.name)
 
 
+@pytest.mark.slow
 def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

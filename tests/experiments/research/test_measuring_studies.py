@@ -110,6 +110,7 @@ def test_every_block_of_each_manner_is_recorded(measure: Callable[..., Record]) 
         assert all(each["queues"] for each in found["records"])
 
 
+@pytest.mark.slow
 def test_what_references_are_worth_is_worked_out_for_every_set_up(measure: Callable[..., Record]) -> None:
     options = ("--pairs", "4", "--block-us", "300", "--block-us", "600", "--cold-l2", "4")
     setups = measure("reference", *ON_PROBLEM, *options).result[str(PROBLEM)]
@@ -140,6 +141,7 @@ def test_an_answer_races_against_the_fastest_of_a_table(engine: LocalEngine) -> 
     assert figures(kept)["regret"][0] == pytest.approx(np.expm1(behind))
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
     record = measure("race-table", "--count", "2")
     outcome = record.result["problems"][str(PROBLEM)]

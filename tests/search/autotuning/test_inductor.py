@@ -99,6 +99,7 @@ def test_shared_keys_are_read_in_place_and_told(make_tuner: MakeTuner) -> None:
     assert "1 × attention: shared keys and values are read in place" in str(tuner.summary)
 
 
+@pytest.mark.slow
 def test_products_that_nothing_is_tuned_for_are_told(make_tuner: MakeTuner, decide_for: Callable[..., Bundle]) -> None:
     def mixed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         scores = torch.baddbmm(x[None].float(), x[None].float(), w[None].float())
@@ -192,6 +193,7 @@ def test_a_dynamic_size_is_decided_as_it_was_traced(
     assert [(problem.m, count) for problem, count in tuner.summary.met.items()] == [(48, 2)]
 
 
+@pytest.mark.slow
 def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfinished(
     make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +243,7 @@ def test_calls_that_look_their_rows_up_are_told_and_those_bound_before_are_not(
     assert empty.endswith("no code of TorchInductor's cache runs tuned kernels")
 
 
+@pytest.mark.slow
 def test_a_bundle_comes_first_and_the_rest_is_looked_up(
     make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls, plain_gemm: ModuleType
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: 
     assert result.info.provenance.description == "measured on CPU of a Ray cluster, in chains"
 
 
+@pytest.mark.slow
 class TestRayEngine(EngineConformance):
     problem = PROBLEM
     right = tuple({"fault": "nothing", "repeats": repeats} for repeats in (1, 2))
@@ -211,6 +212,7 @@ class TestRayEngine(EngineConformance):
         return RayEngine(shared.template, self.store, shared.cluster, shared.device, OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_machine_that_would_compile_something_else_is_named(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

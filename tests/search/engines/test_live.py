@@ -187,6 +187,7 @@ def test_what_is_stored_serves_all_that_differs_from_it_in_its_launch_alone(
         assert evaluator.stored().tolist() == sorted(alike)
 
 
+@pytest.mark.slow
 def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: Evaluator, tmp_path: Path) -> None:
     faults = ("nothing", "corner", "exception", "compiler_refuses")
     live.space = live.space.subset([index(live, fault, repeats) for fault in faults for repeats in (1, 4)])

@@ -219,6 +219,7 @@ def test_memory_that_no_kernel_needs_is_damage(bundle: Bundle, claimed: object) 
     assert "damaged" in refusal(bundle.path)
 
 
+@pytest.mark.slow
 def test_a_kernel_is_given_its_memory_by_compiled_code_and_by_the_operator(
     plain_gemm: ModuleType, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def run(bundle: Bundle, form: Form, layout: str, calls: Calls) -> tuple[int, dic
     return calls(bundle) - before, dict(tuned.report.replaced)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_product_is_replaced_in_the_layout_that_was_decided_and_no_other(
     make_strided: Callable[..., Bundle], calls: Calls, layout: str
@@ -81,6 +82,7 @@ def test_a_bias_is_fused_where_that_was_decided(make_strided: Callable[..., Bund
         assert run(bundle, other, layout, calls) == (0, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_activation_is_fused_where_that_was_decided_and_nothing_else_needs_the_product(
@@ -167,6 +169,7 @@ def test_a_factor_is_fused_where_that_was_decided(make_strided: Callable[..., Bu
         assert run(bundle, form, "kk", calls) == (len(expected), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epilogue", ["alpha", "alpha+bias+silu"])
 def test_an_fp8_product_with_a_scale_for_each_operand_is_replaced(
     make_strided: Callable[..., Bundle], calls: Calls, epilogue: str
@@ -190,6 +193,7 @@ def test_an_fp8_product_with_a_scale_for_each_operand_is_replaced(
     assert tuned.report.replaced == {problem: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decided", [False, True])
 def test_an_fp8_product_is_replaced_by_what_was_raced_against_its_accumulation_alone(
     make_strided: Callable[..., Bundle], calls: Calls, decided: bool

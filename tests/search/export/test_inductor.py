@@ -240,6 +240,7 @@ def test_a_weight_that_is_stored_as_another_type_is_read_as_what_it_is(bundle: B
             assert calls(bundle) == before + ours
 
 
+@pytest.mark.slow
 def test_training_replaces_what_is_decided_in_both_directions(bundle: Bundle, calls: Calls) -> None:
     model, reference = Block(), Block()
     with use(bundle.path) as tuned:
@@ -255,6 +256,7 @@ def test_training_replaces_what_is_decided_in_both_directions(bundle: Bundle, ca
         close(mine.grad, expected.grad)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_backward_product_in_a_decided_layout_is_replaced(bundle: Bundle, calls: Calls) -> None:
     # The gradient of A @ W, W [k, n] in memory, by A is dD @ W.T: the layout of a linear layer.
     weight = rows(1, 64, 32)

@@ -113,6 +113,7 @@ def test_the_intervals_hold_the_truth_of_correlated_rounds_and_differing_heats(
     assert np.mean(held) >= 0.92  # 0.95, but for looking several times
 
 
+@pytest.mark.slow
 def test_what_is_not_faster_than_the_default_seldom_replaces_it() -> None:
     equal = dict.fromkeys([1, 2, 3, 4, DEFAULT], 1.0)
     slower = {1: 1.001, 2: 1.002, DEFAULT: 1.0}

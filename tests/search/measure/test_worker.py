@@ -213,6 +213,7 @@ def test_a_kernel_that_can_not_win_gets_the_first_pairs_only(
     assert timing.pairs == ProtocolOptions().first
 
 
+@pytest.mark.slow
 def test_a_kernel_gets_the_scratch_memory_that_its_template_asks_for(
     process: MeasuringProcess, plain_gemm: ModuleType, tmp_path: Path
 ) -> None:

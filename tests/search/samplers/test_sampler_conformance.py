@@ -40,10 +40,12 @@ class TestGP(SamplerConformance):
     tested = "gp:startup=5"
 
 
+@pytest.mark.slow
 class TestLFBO(SamplerConformance):
     tested = "lfbo:initial=5:neighbours=60:selected=0.4"  # else it picks one, and fits a forest for each trial
 
 
+@pytest.mark.slow
 class TestEvolutionary(SamplerConformance):
     tested = "evolutionary:batch=12:population=16"
 
@@ -62,11 +64,13 @@ class TestGuided(SamplerConformance):
     spaces = PARTS
 
 
+@pytest.mark.slow
 class TestGuidedWithoutModel(SamplerConformance):
     tested = "guided:startup=4:refit=6:least_cold=8"
     settings = {"model": None}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestGuidedCold(SamplerConformance):
     tested = "guided-cold:startup=4:refit=6:least_cold=8"
 

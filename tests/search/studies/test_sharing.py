@@ -315,6 +315,7 @@ def taken_over(tuner: SharingTuner, study: optuna.Study) -> bool:
     return "RUNNING" not in states(study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the search", "while it takes account"])
 def test_what_another_tuner_finishes_between_two_looks_is_shown_once(
     database: Database, study: optuna.Study, monkeypatch: pytest.MonkeyPatch, when: str

@@ -63,6 +63,7 @@ def test_importances_name_knobs_the_largest_first(result: TuneResult) -> None:
     assert of_no_trials(result).importances() == {}
 
 
+@pytest.mark.slow
 def test_a_plot_is_a_figure_that_a_notebook_shows(result: TuneResult) -> None:
     figure = result.plot("gpu_seconds")
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
@@ -88,6 +89,7 @@ def test_what_found_nothing_has_no_best_trial(result: TuneResult) -> None:
         _ = of_no_trials(result).best_value
 
 
+@pytest.mark.slow
 def test_a_study_is_loaded_and_resumed_by_its_name(result: TuneResult, store: Path) -> None:
     name = result.info.name
     assert load_study(name, store=store).best_value == result.best_value

@@ -134,6 +134,7 @@ def test_a_study_is_a_parent_run_with_a_child_for_each_trial(store: str) -> None
     assert metrics["speedup_over_default"] == pytest.approx(250 / metrics["time_us"])
 
 
+@pytest.mark.slow
 def test_finalists_say_what_the_race_cost_beside_their_trial(store: str, tmp_path: Path) -> None:
     trials = a_search(9)
     ratios = {trials[number].index: Estimate(1.0, 0.99, 1.01) for number in (0, 7, 8)}
@@ -171,6 +172,7 @@ def test_the_best_of_the_parent_is_in_the_end_what_the_race_answers(store: str) 
     assert history(store, log.run_id, "best_time_us")[-1] == (9, metrics["best_time_us"])
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: Path) -> None:
     trials = [trial(0, 1.25, default=True), pruned(1, 900.0), trial(2, None), trial(3, 1.0)]
     with tracker(store) as log:
@@ -215,6 +217,7 @@ def test_the_parent_shows_the_best_so_far_at_every_trial(store: str) -> None:
     assert client(store).get_experiment(parent.info.experiment_id).name == "tilescout/gemm_sm90"
 
 
+@pytest.mark.slow
 def test_trials_that_finish_before_the_default_get_their_speedup_over_it_later(store: str) -> None:
     trials = [trial(1, 2.5), trial(2, None), trial(3, 0.625), trial(0, 1.25, default=True)]
     with tracker(store) as log:
@@ -297,6 +300,7 @@ def rename_runs(uri: str, old: str, new: str) -> None:
         connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
 
+@pytest.mark.slow
 def test_an_outage_is_waited_out_and_nothing_is_lost_or_written_twice(own_store: str) -> None:
     trials = a_search(12)
     with tracker(own_store) as log:
@@ -399,6 +403,7 @@ def test_a_search_that_breaks_off_delivers_what_it_has(store: str, error: BaseEx
     assert children(store, run_ids[0])[0].info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_resumed_study_delivers_what_is_missing_or_half_written_and_nothing_twice(store: str) -> None:
     trials = a_search(9)
     with tracker(store) as log:

@@ -390,6 +390,7 @@ def test_a_description_fits_into_mlflows_limit_and_links_the_fastest_trials(size
     assert len(linked) == size or f"the {len(linked)} fastest trials" in text
 
 
+@pytest.mark.slow
 def test_the_pictures_take_any_study() -> None:
     from PIL import Image
 

@@ -393,6 +393,7 @@ class Brief(find_sampler("random")):  # type: ignore[misc]
         return "enough" if self.outcomes(study)[1].size else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [1, 10_000])
 def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_is_compiled_first(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
@@ -421,6 +422,7 @@ def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_
     assert happened == ["plain_gemm", "scratch_gemm"]
 
 
+@pytest.mark.slow
 def test_of_a_suite_two_spaces_are_prepared_at_a_time_where_cores_are_idle(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def searched(host_library: ModuleType, tmp_path_factory: pytest.TempPathFactory)
     return result, folder / "studies"
 
 
+@pytest.mark.slow
 def test_the_librarys_candidates_are_timed_and_the_best_of_them_races(searched: tuple[StudyResult, Path]) -> None:
     result, _ = searched
     best = result.library_best
@@ -219,6 +220,7 @@ def test_a_record_is_read_back_as_it_was_and_a_damaged_one_is_refused() -> None:
         LibraryBest.from_dict({"ratio": {"value": 1, "low": 1, "high": 1}})
 
 
+@pytest.mark.slow
 def test_more_than_the_librarys_list_are_those_that_a_cost_model_expects_to_be_fastest(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def searched(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Searched
     return searched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_pruned_trials_are_trials_and_no_failures(searched: Searched, sampler: str) -> None:
     result, _, folder = searched(sampler)

@@ -266,6 +266,7 @@ def test_gpu_time_goes_where_the_most_is_expected_and_searches_end_by_themselves
     assert all(len(result.trials) < len(table.rows(result.info.problem)) // 2 for result in results)
 
 
+@pytest.mark.slow
 def test_a_guided_search_of_a_suite_has_the_trials_of_the_other_problems(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -309,6 +309,7 @@ class FlakyEvaluator(Evaluator):
         return super().wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
     evaluator: Evaluator = FlakyEvaluator(table)
