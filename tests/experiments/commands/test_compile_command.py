@@ -30,7 +30,7 @@ def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, t
 
     second = run_command(tmp_path, *ARGUMENTS)
     assert second.returncode == 0
-    assert re.search(r"0 compiled in 0\.\d s, 2 in the store already\n", second.stdout)
+    assert re.search(r"0 compiled in \d+\.\d s, 2 in the store already\n", second.stdout)
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == state
 
     library = records[0].with_name("kernel.so")
