@@ -27,6 +27,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")))
 
+pytestmark = pytest.mark.slow  # a model is trained for all of them
+
 
 @pytest.fixture(scope="module")
 def table(part_of_table: Callable[..., Table]) -> Path:
@@ -60,7 +62,6 @@ def folder(run_command: Run, table: Path, copy_store: Callable[[Path], str]) -> 
     return table.parent
 
 
-@pytest.mark.slow
 def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folder: Path) -> None:
     model, target = folder / "models" / "gemm_sm90-h200.npz", folder / "ranking.json"
     arguments = ("predict", "gemm_sm90", "--problem", "16x4096x4096", "--top", 5, "--json", target)
@@ -97,7 +98,6 @@ def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -
         assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_a_model_learns_from_tables_of_both_objectives(
     run_command: Run, folder: Path, table: Path, tmp_path: Path
 ) -> None:
@@ -166,7 +166,6 @@ def test_the_registry_has_the_trained_model_with_its_evaluation(folder: Path) ->
     assert run.inputs.dataset_inputs
 
 
-@pytest.mark.slow
 def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folder: Path, table: Path) -> None:
     uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
     done = run_command(
@@ -194,7 +193,6 @@ def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folde
     assert "**family left out**" in run.data.tags["mlflow.note.content"]
 
 
-@pytest.mark.slow
 def test_a_search_takes_the_model_that_is_named_and_shows_its_trials(
     run_command: Run, folder: Path, table: Path
 ) -> None:
