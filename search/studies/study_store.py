@@ -21,6 +21,7 @@ from tilescout.spaces.texts import alternatives
 
 _LOG = logging.getLogger(__name__)
 
+_NUMBER = r"-([2-9]|[1-9][0-9]+)"  # behind the names of studies that are not the first of their kind
 NONE_YET = "tune a problem first, or name the store that has studies"
 """The next step where a place holds no study."""
 
@@ -172,12 +173,12 @@ def newest_like(names: Collection[str], name: str) -> str:
     if name not in names:
         return name
     behind = latest(names, name)  # `name` itself may be what others are named after
-    return behind if behind != name else latest(names, re.sub(r"-\d+$", "", name))
+    return behind if behind != name else latest(names, re.sub(rf"{_NUMBER}$", "", name))
 
 
 def _numbered(names: Collection[str], name: str) -> dict[int, str]:
     """Those of `names` that `unused` may have made of `name`, by their numbers; `name` itself is the first."""
-    made = (re.fullmatch(rf"{re.escape(name)}(?:-([2-9]|[1-9][0-9]+))?", each) for each in names)
+    made = (re.fullmatch(rf"{re.escape(name)}(?:{_NUMBER})?", each) for each in names)
     return {int(found[1] or 1): found[0] for found in made if found}
 
 

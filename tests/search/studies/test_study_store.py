@@ -58,6 +58,10 @@ def test_the_newest_study_of_a_kind_is_found_by_any_of_its_names(name: str, newe
     assert newest_like(["a-s0", "a-s0-10", "a-s0-2", "a-s1", "b-7", "b-7-2"], name) == newest
 
 
+def test_a_name_with_a_number_that_no_study_is_given_is_of_a_kind_of_its_own() -> None:
+    assert newest_like(["b", "b-1", "b-2"], "b-1") == "b-1"
+
+
 @pytest.mark.parametrize("name", ["s0-1", "s0-02", "s0-x", "s01"])
 def test_a_study_that_is_named_otherwise_is_not_gone_on_with(name: str) -> None:
     assert resumed(["s0", "s0-2", "s0-10", name], "s0", resume="s0-10") == "s0-10"
