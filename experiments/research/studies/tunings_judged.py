@@ -316,8 +316,11 @@ def main(
         raise click.UsageError("name a seed to draw by, or a suite")
     template = find_template(space)
     done = dict[str, Any]()
-    problems = suite_problems(template, suite, None) if suite is not None else []
-    problems = problems or [template.parse(name) for name in draw(seed or 0, count, pool)]
+    if suite is not None:
+        problems = suite_problems(template, suite, None)
+    else:
+        assert seed is not None
+        problems = [template.parse(name) for name in draw(seed, count, pool)]
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
 
