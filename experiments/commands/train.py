@@ -11,7 +11,7 @@ import numpy as np
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
-from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.estimator import CostModel, Sample
 from tilescout.costmodel.evaluation import impossible_share
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.objectives import told_apart
@@ -35,10 +35,11 @@ from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.tables.shipped import check_held, named_tables
 from tilescout.search.tables.training import card_of, samples_of
-from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.errors import ModelError, SpaceError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.texts import file_name, number_of
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
@@ -138,11 +139,8 @@ def train(asked: TrainRequest) -> None:
         f"{time.perf_counter() - started:.0f} s; {_told(errors, problems)}"
     )
     some = [template.parse(text) for text in card.problems[:: -(-problems // _LOOKED_AT)]]
-    impossible = impossible_share(model, template, some, find_device(device), asked.seed)
-    console.say(
-        f"of random configurations of {number_of(len(some), 'problem')} it predicts {impossible:.1%} to be faster than "
-        "a kernel can be" + (_TOO_FEW_KERNELS if impossible > _FEW else "")
-    )
+    told, beyond = beyond_the_tables(model, template, some, find_device(device), asked.seed)
+    console.say(told)
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         write_whole(analytic, calibration.to_json().encode())
@@ -153,10 +151,25 @@ def train(asked: TrainRequest) -> None:
     with waiting("evaluate and log to MLflow"), TemporaryDirectory(prefix="tilescout-") as temporary:
         uri = asked.mlflow_uri or default_store(asked.store)[0]
         evaluation = validation.evaluation(model, told_apart(samples), Path(temporary))
-        evaluation = replace(evaluation, metrics={**evaluation.metrics, "impossible": impossible})
+        evaluation = replace(evaluation, metrics={**evaluation.metrics, **beyond})
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
     console.say(f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}")
+
+
+def beyond_the_tables(
+    model: CostModel, template: KernelTemplate, problems: Sequence[Problem], device: Device, seed: int
+) -> tuple[str, dict[str, float]]:
+    """A sentence of how sound a model is of configurations that no table holds, and its figure for MLflow, by name."""
+    try:
+        impossible = impossible_share(model, template, problems, device, seed)
+    except SpaceError as error:  # the algorithms of a library, which only tables hold where there is no GPU
+        return f"configurations beyond the tables were not looked at: {error}", {}
+    told = (
+        f"of random configurations of {number_of(len(problems), 'problem')} it predicts {impossible:.1%} to be faster "
+        f"than a kernel can be{_TOO_FEW_KERNELS if impossible > _FEW else ''}"
+    )
+    return told, {"impossible": impossible}
 
 
 def _told(errors: Errors, problems: int) -> str:
