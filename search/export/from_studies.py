@@ -135,14 +135,14 @@ def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
         If that can't be exported.
     """
     try:
-        template = exportable(record["space"], named)
+        exportable(record["space"], named)
         if not check_sealed(record):
             _LOG.info(
                 "the result of %s has no checksum, as an older tilescout wrote it: it is unchecked",
                 one_line(str(record["study"]), 100),
             )
         outcome = judge(record, named)
-        reason = why_not(outcome, template)
+        reason = why_not(outcome, find_template(outcome.space, named))  # an algorithm is of another space
     except SpaceError as error:
         raise ExportError(one_line(error)) from error
     except (*MALFORMED, ProblemError) as error:

@@ -13,7 +13,9 @@ from tilescout.search.export import from_studies, loaded_kernels
 from tilescout.search.export.bundle import INDEX, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.inductor import load, use
-from tilescout.spaces.checksums import digest_of
+from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.race import Estimate
+from tilescout.spaces.checksums import digest_of, sealed
 from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gemm import GemmProblem
@@ -35,6 +37,34 @@ def test_kernels_that_keep_fewer_bits_of_sums_take_no_place_of_the_librarys(spac
     assert str(fast) in from_studies.why_not(outcome, template)
     for other, problem in ((template, PROBLEM), (template, fast), (find_template("cublaslt"), outcome.problem)):
         assert "fewer bits" not in from_studies.why_not(replace(outcome, problem=problem), other)
+
+
+def test_an_algorithm_is_exported_that_was_faster_than_the_kernel_of_a_search(tmp_path: Path) -> None:
+    kernel = find_template("gemm_sm90")
+    algorithm = Configuration.of(dict.fromkeys(KNOBS, 0) | {"guess": 3})
+    best = LibraryBest(
+        "cuBLASLt", "13.1.0", "cublaslt", algorithm, 8, Estimate(0.9, 0.89, 0.91), Estimate(1.1, 1.09, 1.11)
+    )
+    record = {
+        "study": "a-study",
+        "space": kernel.name,
+        "space_hash": kernel.source_hash,
+        "problem": str(PROBLEM),
+        "device": "h200",
+        "measured_by": {"kind": "live", "description": "measured on NVIDIA H200"},
+        "versions": {},
+        "best": {"trial": 3, "configuration": {"tile_m": 64}},
+        "library": {"name": "torch.mm"},
+        "library_best": best.to_dict(),
+        "race": {"speedup_over_library": {"value": 1.01, "low": 1.005, "high": 1.015}, "rounds": 30},
+    }
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(sealed(record)))
+    [outcome] = from_studies.read_outcomes([str(path)], tmp_path).outcomes
+
+    assert (outcome.choice, outcome.space, outcome.library) == (Choice.ALGORITHM, "cublaslt", "13.1.0")
+    made = from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
+    assert [each.library for each in made.kernels.values()] == ["13.1.0"]
 
 
 @pytest.fixture(autouse=True)
