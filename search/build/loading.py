@@ -175,8 +175,10 @@ def load_launch(
 
 
 @lru_cache(maxsize=1024)
-def load_described(description: Path, sha256: str, loader: str) -> Launch:
+def load_described(description: Path, sha256: str, loader: str, device: int | None = None) -> Launch:
     """The function that starts a library's kernel, as an artifact describes it, once its checksum is right.
+
+    A loader gets the library ready on the current device: a CUDA graph may record the first launch there.
 
     Parameters
     ----------
@@ -184,6 +186,8 @@ def load_described(description: Path, sha256: str, loader: str) -> Launch:
         The artifact's file and its checksum.
     loader
         The template's `tilescout.spaces.loaders.Loader`, as module:Class.
+    device
+        The number of the current GPU, where a process uses several: each has a function of its own.
 
     Raises
     ------

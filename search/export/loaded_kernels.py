@@ -374,6 +374,6 @@ def _load_algorithm(bundle: Bundle, held: Kernel, device: "torch.device") -> Loa
         return None
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return LoadedAlgorithm(load_described(bundle.path / held.file, held.sha256, loader))
+            return LoadedAlgorithm(load_described(bundle.path / held.file, held.sha256, loader, device.index))
     except (OSError, SpaceError, ArtifactError) as error:
         raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error

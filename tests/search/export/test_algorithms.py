@@ -1,9 +1,12 @@
 """Algorithms of the library in bundles: chosen by a race, described, run by compiled code, refused elsewhere."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -149,3 +152,28 @@ def test_under_another_version_of_the_library_its_algorithms_are_refused(
         load(bundle.path)
     family = loaded_kernels.find_family(loaded_kernels.name_of(bundle, PROBLEM))
     assert is_times(family(a[None], b[None], None, None), 1)
+
+
+def test_an_algorithm_is_made_ready_on_each_device(
+    bundle: Bundle, host_library: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(bundle.path)
+    current, ready, launch = list[int | None](), list[int | None](), host_library.HostLoader.launch
+
+    @contextmanager
+    def on_device(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        yield
+        current.pop()
+
+    def noted(loader: Any, description: str) -> Any:
+        ready.append(current[-1])
+        return launch(loader, description)
+
+    monkeypatch.setattr(torch.cuda, "device", on_device)
+    monkeypatch.setattr(loaded_kernels, "arch_of", lambda device: bundle.arch)
+    monkeypatch.setattr(host_library.HostLoader, "launch", noted)
+    [kernel] = bundle.kernels
+    for index in (0, 1, 0):
+        loaded_kernels.load_kernel(bundle.digest, kernel, torch.device("cuda", index))
+    assert ready == [0, 1]
