@@ -214,6 +214,7 @@ class EvidenceStore:
 
     def _opened(self, path: Path) -> BinaryIO:
         try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # it may have been deleted
             return path.open("wb")
         except OSError as error:
             raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error

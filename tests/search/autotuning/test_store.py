@@ -130,6 +130,20 @@ def test_settings_that_take_turns_are_decided_one_at_a_time_and_keep_evidence_of
             raise AssertionError("two processes must not decide at once")
 
 
+def test_a_store_that_was_deleted_is_locked_and_noted_in_again(
+    store: EvidenceStore, tmp_path: Path, plain_gemm: ModuleType
+) -> None:
+    setting = {**store.setting, "neighbours": "others"}
+    other = EvidenceStore(tmp_path / "evidence", setting, plain_gemm.TEMPLATE, store.setting)
+    shutil.rmtree(tmp_path / "evidence")
+    assert other.state().bundle == ""  # which makes its own folder, not that of the lock
+    with other.lock(1.0), pytest.raises(StoreError, match="has held"), store.lock(0.1):
+        raise AssertionError("two processes must not decide at once")
+    shutil.rmtree(tmp_path / "evidence")
+    other.leave_unfinished()
+    assert other.state().unfinished == 1
+
+
 def test_a_note_that_a_graph_is_unfinished_and_a_new_bundle_are_not_lost_to_each_other(
     store: EvidenceStore, decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
