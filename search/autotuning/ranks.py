@@ -52,7 +52,10 @@ def agree(request: str, answer: Callable[[], str], seconds: float, otherwise: st
     try:
         found = answer()
     finally:  # whatever happens, the others need not wait
-        job.set(key, found)
+        try:
+            job.set(key, found)
+        except RuntimeError as error:
+            raise StoreError(f"the other ranks can't be told what was decided: {one_line(error, 120)}") from error
     return found
 
 

@@ -191,6 +191,21 @@ def test_where_the_rank_that_was_to_decide_fails_all_go_on_with_what_it_knew(
     assert found == [known, known]
 
 
+def test_where_the_store_of_the_job_is_lost_the_rank_that_decides_says_so_and_goes_on(
+    make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(HashStore):
+        def set(self, key: str, value: str) -> None:
+            raise RuntimeError("the connection was reset\nby a peer")
+
+    job, known = Lost(), decide_for(("64x64x64",))
+    monkeypatch.setattr(ranks, "_job", lambda: job)
+    monkeypatch.setattr(ranks, "_rank", lambda: 0)
+    tuner = make_tuner(seconds=0.0)
+    assert tuner.decide([SMALL, LARGE]) == known
+    assert "can't be told" in tuner.summary.undecided[SMALL.problems[0]]
+
+
 def test_a_rank_that_does_not_see_the_store_of_the_others_leaves_its_graph_to_the_library(
     make_tuner: Callable[..., Tuner], decide_for: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
