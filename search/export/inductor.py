@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
 _SOURCES = (
+    "bundle.py",
     "decisions.py",
     "epilogues.py",
     "generated_calls.py",

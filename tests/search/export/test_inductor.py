@@ -1,5 +1,6 @@
 """Compiled models: what is replaced, what is left, and that the results are those of the model itself."""
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-from tilescout.search.export import loaded_kernels
+from tilescout.search.export import inductor, loaded_kernels
 from tilescout.search.export.bundle import INDEX, Bundle
 from tilescout.search.export.inductor import GraphPass, graph_pass, use
 from tilescout.search.export.torch_hooks import OPTION
@@ -154,6 +155,19 @@ def test_several_passes_of_the_user_run_first_and_are_told_of_inference(bundle: 
     assert graph_pass(bundle.path, [Aware(), plain]).uuid() is None
     named = graph_pass(bundle.path, [Aware()]).uuid()
     assert named not in (None, graph_pass(bundle.path).uuid())
+
+
+def test_all_that_the_passes_import_of_the_export_is_in_their_key() -> None:
+    package, prefix = Path(inductor.__file__).parent, "tilescout.search.export."
+    # Code that TorchInductor generates imports the second; the last are of the passes of `autotune`.
+    found, asked = set[str](), {"inductor.py", "generated_calls.py", "siblings/heads.py", "siblings/rewrite.py"}
+    while asked:
+        found |= asked
+        trees = [ast.parse((package / name).read_text()) for name in asked]
+        nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        named = {node.module.removeprefix(prefix) for node in nodes if node.module and node.module.startswith(prefix)}
+        asked = {f"{name.replace('.', '/')}.py" for name in named} - found
+    assert found == {*inductor._SOURCES}
 
 
 @pytest.mark.parametrize("m", [8, 12, 48])
