@@ -93,7 +93,7 @@ def pins(decided: Iterable[Outcome]) -> Mapping[GemmProblem, Tiling]:
 def _version(model: Path) -> str:
     """Names a model and the code that turns candidates into its features."""
     digest = hashlib.sha256(model.read_bytes())
-    for package in ("tilescout.costmodel", "tilescout.search.export", "tilescout.spaces.libraries"):
+    for package in ("tilescout.costmodel", "tilescout.search.export", "tilescout.spaces", "tilescout.spaces.libraries"):
         sources = (file for file in files(package).iterdir() if file.name.endswith(".py"))
         for source in sorted(sources, key=lambda file: file.name):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -1,6 +1,8 @@
 """The learned model's order of the operators among which TorchInductor's NVGEMM backend chooses on Hopper."""
 
+import shutil
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
 
 from tilescout.costmodel.persistence import load_model, save_model, shipped_model
+from tilescout.search.export import nvgemm_model
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.nvgemm_model import learned_ranker, pins
 from tilescout.search.export.nvgemm_ranker import NAMES, Tiling, tiling_of
@@ -109,3 +112,23 @@ def test_the_key_of_the_cache_changes_with_the_model(tmp_path: Path) -> None:
         learned_ranker(model=broken)
     with pytest.raises(ModelError, match="no model of gemm_sm90 on b200"):
         learned_ranker("b200")
+
+
+@pytest.mark.parametrize(
+    "changed", ["costmodel/features.py", "spaces/tiling.py", "spaces/libraries/cutlass_operators.py"]
+)
+def test_a_ranker_is_another_one_where_the_code_of_its_features_is(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(package: str) -> Path:
+        made = tmp_path / package.replace(".", "/")
+        if not made.exists():
+            shutil.copytree(str(files(package)), made, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
+        return made
+
+    monkeypatch.setattr(nvgemm_model, "files", copied)
+    before = learned_ranker().uuid
+    assert learned_ranker().uuid == before
+    source = tmp_path / "tilescout" / changed
+    source.write_text(source.read_text() + "# changed\n")
+    assert learned_ranker().uuid != before
