@@ -75,12 +75,14 @@ def suggest(problem: GemmProblem, device: str, count: int = 64) -> list[Suggesti
     Raises
     ------
     ModelError
-        If the package is not installed, does not know the device, or crashed.
+        If the package is not installed, does not know the device or the types, or crashed.
     """
     if not is_installed():
         raise ModelError(f"{PACKAGE} is not installed: pip install 'tilescout[heuristics]'")
     if device not in GPUS:
         raise ModelError(f"{PACKAGE} knows no {device}, only {', '.join(GPUS)}")
+    if problem.dtype not in PRECISIONS:
+        raise ModelError(f"{PACKAGE} is not asked for {problem.dtype}, only for {', '.join(PRECISIONS)}")
     request = {
         "sizes": [problem.m, problem.n, problem.k],
         "batch": problem.batch,

@@ -15,7 +15,7 @@ def ranking(space: SearchSpace, default: Configuration) -> Sequence[Mapping[str,
     Raises
     ------
     ModelError
-        If the package is not installed, does not know the device, or crashed.
+        If the package is not installed, does not know the device or the types, or crashed.
     SamplerError
         If the space is not one of matrix products.
     """

@@ -1,6 +1,7 @@
 """NVIDIA's heuristics in their own process, where they are installed."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,8 @@ def test_what_it_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(heuristics, "is_installed", lambda: True)
     with pytest.raises(ModelError, match="knows no abacus"):
         suggest(PROBLEM, "abacus")
+    with pytest.raises(ModelError, match="not asked for e4m3, only for bf16, fp16"):
+        suggest(replace(PROBLEM, dtype="e4m3", out="bf16"), "h200")
 
 
 def test_a_suggestion_matches_every_configuration_with_its_tile_and_cluster() -> None:
