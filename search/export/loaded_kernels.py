@@ -13,7 +13,7 @@ from tilescout.search.build.loading import Launch, LoadedKernel, load_described,
 from tilescout.search.export.bundle import Bundle, Kernel, loader_of, read_bundle
 from tilescout.search.export.ranges import Lookup, Range, family
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ArtifactError, BundleError, DeviceError, SpaceError
+from tilescout.spaces.errors import ArtifactError, BundleError, DeviceError, SpaceError, one_line
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.templates import NONE_NAMED, Named
@@ -319,8 +319,8 @@ def _warn_of_other_product(bundle: Bundle, product: str) -> None:
         same = False
     if not same:
         warnings.warn(
-            f"bundle {bundle.path} was measured on {bundle.device}, this is {product}: its kernels run here, but what "
-            "was proven there may not hold",
+            f"bundle {bundle.path} was measured on {one_line(bundle.device, 40)}, this is {product}: its kernels run "
+            "here, but what was proven there may not hold",
             stacklevel=4,
         )
 
@@ -367,8 +367,9 @@ def _load_algorithm(bundle: Bundle, held: Kernel, device: "torch.device") -> Loa
     version = load_loader(loader).version
     if version != held.library:
         warnings.warn(
-            f"bundle {bundle.path} names algorithms of version {held.library} of the library, and torch brings "
-            f"{version}: they are refused, and the library chooses as without a bundle; search again to have them",
+            f"bundle {bundle.path} names algorithms of version {one_line(held.library, 40)} of the library, and torch "
+            f"brings {version}: they are refused, and the library chooses as without a bundle; search again to have "
+            "them",
             stacklevel=5,
         )
         return None

@@ -154,6 +154,17 @@ def test_under_another_version_of_the_library_its_algorithms_are_refused(
     assert is_times(family(a[None], b[None], None, None), 1)
 
 
+def test_a_version_in_a_warning_moves_no_cursor(bundle: Bundle) -> None:
+    record = json.loads((bundle.path / INDEX).read_text())
+    del record["digest"]
+    for kernel in record["kernels"].values():
+        kernel["library"] = "13.0\x1b]0;title\x07\nanother line"
+    (bundle.path / INDEX).write_text(json.dumps({**record, "digest": digest_of(record)}))
+    with pytest.warns(UserWarning, match="they are refused") as told:
+        load(bundle.path)
+    assert str(told[0].message).isprintable()
+
+
 def test_an_algorithm_is_made_ready_on_each_device(
     bundle: Bundle, host_library: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
