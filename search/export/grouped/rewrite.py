@@ -81,7 +81,7 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         dispatch = decided.get(name)
         if dispatch is None:
             report.unknown[shown] += 1
-        elif product.tokens is not None and dispatch.choice(product.tokens) is Choice.LIBRARY:
+        elif not _may_serve(dispatch, product.tokens):
             report.left[shown] += 1
         else:
             report.replaced[shown] += 1
@@ -101,6 +101,13 @@ def _longest(product: GroupedProduct, decided: Mapping[str, GroupedDispatch]) ->
     return product
 
 
+def _may_serve(dispatch: GroupedDispatch, tokens: int | None) -> bool:
+    """Whether a kernel of ours runs for so many tokens, or for some number where it is not known."""
+    if tokens is None:
+        return any(each.kernel for each in dispatch.ranges)
+    return dispatch.choice(tokens) is not Choice.LIBRARY
+
+
 def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
     """Whether kernels of ours run for so many tokens, and for any number that is in a range where it is not known.
 
@@ -108,7 +115,7 @@ def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
     """
     if tokens is None:
         return all(each.kernel for each in dispatch.ranges)
-    return dispatch.choice(tokens) is not Choice.LIBRARY
+    return _may_serve(dispatch, tokens)
 
 
 def find_grouped_products(graph: "Graph", arch: str) -> list[GroupedProduct]:

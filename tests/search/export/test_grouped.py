@@ -395,7 +395,9 @@ def test_a_scale_that_the_kernel_can_not_take_is_torchs(make: Callable[..., Bund
     torch.testing.assert_close(run(a, b, ends, plain, scale), wanted, rtol=0.02, atol=0.02)
 
 
-def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make: Callable[..., Bundle]) -> None:
+def test_swiglu_or_a_product_stays_torchs_where_ranges_of_unknown_tokens_lack_a_kernel(
+    make: Callable[..., Bundle],
+) -> None:
     torch._dynamo.reset()
     given = operands(20)
     torch._dynamo.mark_dynamic(given[0], 0)
@@ -403,6 +405,9 @@ def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make:
     with use(make(gated=ranges).path) as tuned:
         torch.compile(lambda *given: swiglu(experts(*given), False))(*given)
     assert tuned.report.replaced == {"4x*x48x16:bf16": 1}
+    with use(make((Range(1, 64),)).path) as tuned:
+        torch.compile(experts)(*given)
+    assert (tuned.report.left, tuned.report.replaced) == ({"4x*x48x16:bf16": 1}, {})
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
