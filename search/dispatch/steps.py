@@ -192,7 +192,8 @@ class Grid:
         if not len(kernels):
             raise SpaceError(f"no candidate is legal for 1 to {most_rows} rows: take more, or another space")
         sizes = np.arange(1, most_rows + 1)
-        # Rules speak of tiles and clusters, whose halves are multiples of 8 rows.
+        # Rules speak of tiles and clusters, which are multiples of 8 rows, and of halves of them: where one ends within
+        # 8 rows, as of a tile of 24, the kernel is legal from there on, and is taken to be so from the next 8 on.
         groups, first, group = np.unique((sizes - 1) // _GRANULE, return_index=True, return_inverse=True)
         legal = np.stack([kernels.legal(int(m)) for m in sizes[first]], axis=1)
         assert len(groups) == legal.shape[1]
