@@ -305,9 +305,9 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
         decision.evidence.check(decision.problem, record["device"])
         check_types(decision)
     dispatches = tuple(Dispatch.from_dict(dispatch) for dispatch in record.get("dispatches", ()))
-    for dispatch in dispatches:
-        check_types(dispatch)
     grouped = tuple(GroupedDispatch.from_dict(dispatch) for dispatch in record.get("grouped", ()))
+    for ranged in (*dispatches, *grouped):
+        check_types(ranged)
     products = [*(family(each.problem) for each in dispatches), *(grouped_family(each.problem) for each in grouped)]
     for name, count in Counter(products).items():
         if count > 1:

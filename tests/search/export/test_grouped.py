@@ -483,6 +483,7 @@ def test_a_bundle_holds_the_ranges_and_is_refused_with_two_of_a_product(make: Ca
         ({"ranges": [{"low": 9, "high": 3, "kernel": "", "proven": False}]}, "no range goes from 9"),
         ({"routings": ["often"]}, "malformed routing"),
         ({"ranges": [{"low": 1, "high": 3, "kernel": "f" * 64, "proven": True}]}, "lacks the kernel"),
+        ({"over_library": "nan"}, "over_library is not float"),
     ],
 )
 def test_ranges_that_can_not_be_are_refused(
