@@ -242,14 +242,18 @@ def _check_positive(record: "Timing | Raced") -> None:
 
 
 def _check_types(record: "Measurement | Timing | Raced | Resources | Clocks") -> None:
-    """Refuse values that are none of the numbers and texts that a field may have."""
+    """Refuse values that are none of the numbers and texts that a field may have; numbers are finite."""
     for field in fields(record):
         value = getattr(record, field.name)
         if field.type is str:
             fits = isinstance(value, str)
         elif field.type in (int, float):
-            fits = type(value) in (int, float)
+            fits = _is_number(value)
         else:
-            fits = value is None or field.type not in (int | None, float | None) or type(value) in (int, float)
+            fits = value is None or field.type not in (int | None, float | None) or _is_number(value)
         if not fits:
             raise TypeError(f"{field.name} can't be {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
