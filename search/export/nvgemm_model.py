@@ -60,7 +60,7 @@ def learned_ranker(
     def predict(problem: GemmProblem, candidates: Sequence[Mapping[str, int]]) -> Floats:
         return predict_times(learned, problem, candidates, here)
 
-    return Ranker(predict, _version(found), keep, pins(decided))
+    return Ranker(predict, _version(card.sha256), keep, pins(decided))
 
 
 def predict_times(
@@ -90,9 +90,9 @@ def pins(decided: Iterable[Outcome]) -> Mapping[GemmProblem, Tiling]:
     return found
 
 
-def _version(model: Path) -> str:
-    """Names a model and the code that turns candidates into its features."""
-    digest = hashlib.sha256(model.read_bytes())
+def _version(model: str) -> str:
+    """Names a model, by its checksum, and the code that turns candidates into its features."""
+    digest = hashlib.sha256(model.encode())
     for package in ("tilescout.costmodel", "tilescout.search.export", "tilescout.spaces", "tilescout.spaces.libraries"):
         sources = (file for file in files(package).iterdir() if file.name.endswith(".py"))
         for source in sorted(sources, key=lambda file: file.name):

@@ -132,3 +132,18 @@ def test_a_ranker_is_another_one_where_the_code_of_its_features_is(
     source = tmp_path / "tilescout" / changed
     source.write_text(source.read_text() + "# changed\n")
     assert learned_ranker().uuid != before
+
+
+def test_a_ranker_is_named_by_the_model_that_it_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped, path = shipped_model("gemm_sm90", "h200"), tmp_path / "model.npz"
+    assert shipped is not None
+    shutil.copy(shipped, path)
+    before = learned_ranker(model=path).uuid
+
+    def replaced_behind(file: Path) -> Any:
+        found = load_model(file)
+        file.write_bytes(file.read_bytes() + b"0")  # another process trains a model of this name
+        return found
+
+    monkeypatch.setattr(nvgemm_model, "load_model", replaced_behind)
+    assert learned_ranker(model=path).uuid == before
