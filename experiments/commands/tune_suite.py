@@ -257,8 +257,9 @@ class _Tracking:
         from tilescout.search.tracking import Opening, standing_logger
 
         self._stack, self._uri, self._root, self._resume, self._about = stack, uri, root, asked.resume, about
+        self._place = studies(asked.store)
         self._opening = stack.enter_context(Opening(uri))
-        self._logger = standing_logger(uri, root, studies(asked.store), template) if asked.standby else None
+        self._logger = standing_logger(uri, root, self._place, template) if asked.standby else None
         if self._logger is not None:
             stack.enter_context(self._logger)
 
@@ -275,10 +276,12 @@ class _Tracking:
     def of(self, info: StudyInfo, run_id: str | None) -> Tracker:
         """The tracker of one of its studies, which `run_id` continues."""
         from tilescout.search.tracking import MlflowTracker
+        from tilescout.search.tracking.standing.unlogged import clear
 
         run = self.run
         if self._logger is not None:
             return self._logger.study(info.name, run_id)
+        clear(self._place, info.name)
         return MlflowTracker(self._uri, self._root, info, run_id, suite=run.run_id, opening=self._opening)
 
 

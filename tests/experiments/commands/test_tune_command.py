@@ -15,6 +15,7 @@ from mlflow.entities import Run
 
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.tables.shipped import default_table
+from tilescout.search.tracking.standing.unlogged import mark, unlogged
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
@@ -77,6 +78,22 @@ def test_without_a_gpu_a_table_answers_and_the_output_says_so(
     assert printed.returncode == 0
     assert "replayed from" in printed.stderr
     assert "(replay)" in printed.stdout
+
+
+@pytest.mark.slow
+def test_a_resumed_suite_that_logs_by_itself_takes_away_the_notes_that_its_studies_are_not_in_mlflow(
+    run_command: RunCommand, tmp_path: Path, copy_store: Callable[[Path], str]
+) -> None:
+    copy_store(tmp_path / ".tilescout")
+    (tmp_path / "one.toml").write_text(f'problems = ["{PROBLEM}"]\n')
+    tune = ("tune", "gemm_sm90", "--suite", "one.toml", "--device", "replay", "--sampler", "random", "--no-standby")
+    assert run_command(tmp_path, *tune, "--trials", "2").returncode == 0
+    [journal] = (tmp_path / ".tilescout" / "studies").iterdir()
+    mark(journal.parent, journal.stem, "no server answered")
+
+    assert run_command(tmp_path, *tune, "--trials", "3", "--resume").returncode == 0
+
+    assert unlogged(journal.parent) == {}
 
 
 @pytest.mark.slow
