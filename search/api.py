@@ -211,9 +211,9 @@ def tune(
         from tilescout.search.tuning.progress import StudyProgress
         from tilescout.search.tuning.study import SearchInterrupted, TuneOptions
 
-        if mlflow and storage is None:
-            _warn_of_unlogged(store)
         place, standing = studies(store, storage), template if live.compile.standby else None
+        if mlflow:
+            _heed_unlogged(place, bool(resume))
         trackers = stack.enter_context(_Trackers(mlflow, store, place, standing))
         options = TuneOptions(
             sampler if sampler is not None else chosen_sampler(template, engine.device, settings or {}),
@@ -379,10 +379,14 @@ def warn_of_replay(engine: Engine, library_kernels: int, peers: Sequence[str]) -
         _LOG.warning("%s: no peer is tuned, because nothing is measured in a replay", " and ".join(peers))
 
 
-def _warn_of_unlogged(store: Path) -> None:
+def _heed_unlogged(place: Path | str, resume: bool) -> None:
+    """Wait for what earlier searches left to be logged, where one may be gone on with; warn of what did not arrive."""
+    from tilescout.search.tracking.standing.logger import wait_for_what_is_under_way
     from tilescout.search.tracking.standing.unlogged import unlogged
 
-    for study, why in unlogged(studies(store)).items():
+    if resume:
+        wait_for_what_is_under_way(place)
+    for study, why in unlogged(place).items():
         _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
 
 
@@ -443,7 +447,7 @@ class _Trackers:
         from tilescout.search.tracking import MlflowTracker
         from tilescout.search.tracking.standing.unlogged import clear
 
-        if isinstance(self._place, Path):
+        if "://" not in str(self._place):
             clear(self._place, info.name)
         return MlflowTracker(self._uri, self._root, info, run_id, opening=self._opening)
 

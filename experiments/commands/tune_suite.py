@@ -255,9 +255,12 @@ class _Tracking:
         about: "Callable[[], SuiteInfo]",
     ) -> None:
         from tilescout.search.tracking import Opening, standing_logger
+        from tilescout.search.tracking.standing.logger import wait_for_what_is_under_way
 
         self._stack, self._uri, self._root, self._resume, self._about = stack, uri, root, asked.resume, about
         self._place = studies(asked.store)
+        if asked.resume:
+            wait_for_what_is_under_way(self._place)
         self._opening = stack.enter_context(Opening(uri))
         self._logger = standing_logger(uri, root, self._place, template) if asked.standby else None
         if self._logger is not None:

@@ -173,6 +173,9 @@ class _Desk:
                 raise StoreError(self._refused[study])
             self.tell(study, indices)
             found = replace(read_study(study, self._place), wall=wall)
+            if not {trial.number for trial in found.trials} <= self._indices[study].keys():
+                self._end(study, "KILLED")
+                raise StoreError("another search went on with it before all was logged")
             tracker = self._trackers.pop(study)
             tracker.finish(with_indices(found, self._indices[study]))
             if left:

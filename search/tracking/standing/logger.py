@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tilescout.search.build.standby import Standby, StandbyError, can_stand_by, open_session
+from tilescout.search.build.standby import Standby, StandbyError, answers, can_stand_by, open_session, place_of
 from tilescout.search.studies.records import StudyResult, TrialRecord
-from tilescout.search.tracking.standing.unlogged import clear, mark
+from tilescout.search.tracking.standing.unlogged import clear, is_any_under_way, mark
 from tilescout.search.tracking.suite import SuiteInfo
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
@@ -28,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.5
 """Seconds behind the answer for which a process that logs is waited for that has not begun. One that has to start
 imports MLflow for 3 to 4 s; it then goes on alone."""
+
+_PACE = 0.1  # seconds between two looks at what is under way
 
 _STANDBY = Standby("tilescout.search.tracking.standing.desk:ready_to_log")
 
@@ -55,6 +57,28 @@ def standing_logger(
     except StandbyError as error:
         _LOG.warning("%s: this process imports MLflow", error)
         return None
+
+
+def wait_for_what_is_under_way(place: Path | str) -> None:
+    """Wait for the studies of a folder that a process logs alone, before a search is resumed that may be one of them.
+
+    Until they have arrived, or are given up, a study does not name its run in MLflow, and a search that went on with it
+    would begin another one. Where no process that logs stands by, nothing is waited for.
+    """
+    if not (is_any_under_way(place) and can_stand_by() and _stands_by()):
+        return
+    _LOG.info("waiting until the last search is logged to MLflow, so that this one goes on with its run")
+    while is_any_under_way(place):
+        time.sleep(_PACE)
+
+
+def _stands_by() -> bool:
+    """Whether a process that logs stands by, or gets ready to."""
+    try:
+        socket = place_of(_STANDBY)
+    except StandbyError:
+        return False
+    return socket.exists() and answers(socket)
 
 
 class StandingLogger(Closing):

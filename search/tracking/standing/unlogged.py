@@ -63,6 +63,16 @@ def unlogged(place: Path | str) -> dict[str, str]:
 
     None of a folder that can't be read: its studies can't be either, and whoever asks for them is told.
     """
+    return {name: why for name, why in _marked(place).items() if why}
+
+
+def is_any_under_way(place: Path | str) -> bool:
+    """Whether a study of a folder is to be delivered by a process that goes on alone."""
+    return "" in _marked(place).values()
+
+
+def _marked(place: Path | str) -> dict[str, str]:
+    """The studies of a folder that have marks, each with the reason; empty of those that are under way."""
     try:
         names = sorted(os.listdir(place))
     except OSError:
@@ -71,13 +81,13 @@ def unlogged(place: Path | str) -> dict[str, str]:
     for path in (Path(place, name) for name in names if name.endswith(_SUFFIX)):
         try:
             why = cut(plain(read_regular(path, SMALL, follow=False).decode(errors="replace")), _LONGEST)
-            age = time.time() - path.lstat().st_mtime
+            if not why and time.time() - path.lstat().st_mtime > _UNDER_WAY:
+                why = "the process that logs ended before it had all"
         except FileNotFoundError:  # it has just arrived
             continue
         except OSError as error:
-            why, age = f"can't read {path}: {error.strerror}", 0.0
-        if why or age > _UNDER_WAY:
-            found[path.name.removesuffix(_SUFFIX)] = why or "the process that logs ended before it had all"
+            why = f"can't read {path}: {error.strerror}"
+        found[path.name.removesuffix(_SUFFIX)] = why
     return found
 
 

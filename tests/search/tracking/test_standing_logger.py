@@ -13,7 +13,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Thread, Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +34,7 @@ from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
 from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.desk import _Desk, _serve, with_indices
-from tilescout.search.tracking.standing.logger import StandingLogger
+from tilescout.search.tracking.standing.logger import StandingLogger, wait_for_what_is_under_way
 from tilescout.search.tracking.standing.unlogged import clear, mark, unlogged
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -83,6 +83,14 @@ def _logged(uri: str, page: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return known(parent) | {"files": files, "timed": timed}, [known(run) for run in trials]
 
 
+def _runs(uri: str) -> int:
+    """How many runs there are, of studies and of trials."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    return len(client.search_runs([each.experiment_id for each in client.search_experiments()], max_results=1000))
+
+
 @pytest.mark.slow
 def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Path) -> None:
     apart, alone = (
@@ -97,23 +105,15 @@ def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_trials_are_logged_while_the_search_goes_on(store: str, tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=store)
-    experiments = [each.experiment_id for each in client.search_experiments()]
-
-    def runs() -> int:
-        return len(client.search_runs(experiments, max_results=1000))
-
-    before, reached = runs(), list[bool]()
+    before, reached = _runs(store), list[bool]()
 
     def wait(trial: TrialRecord) -> None:
         """Until the study has its run, in the middle, and until some of its trials have theirs, at the end."""
         awaited = {5: before + 1, 11: before + 6}.get(trial.number, 0)
         deadline = time.monotonic() + 120
-        while runs() < awaited and time.monotonic() < deadline:
+        while _runs(store) < awaited and time.monotonic() < deadline:
             time.sleep(0.1)
-        reached.append(runs() >= awaited)
+        reached.append(_runs(store) >= awaited)
 
     tune("gemm_sm90", PROBLEM, sampler="random", budget=12, store=tmp_path, mlflow=store, on_trial=wait)
     assert reached == [True] * 12
@@ -158,6 +158,67 @@ def test_where_the_process_has_to_start_the_search_does_not_wait_and_all_arrives
     about, trials = _logged(store, resumed.page)  # one run, of both
     assert about["status"] == "FINISHED"
     assert len(trials) == 4
+
+
+@pytest.mark.slow
+def test_a_search_that_is_resumed_while_a_process_logs_it_alone_goes_on_with_the_same_run(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logger, "PATIENCE_SECONDS", 0.0)
+    _kill()
+    before = _runs(store)
+    tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, mlflow=store)
+    with caplog.at_level(logging.INFO, "tilescout"):
+        resumed = tune(
+            "gemm_sm90", PROBLEM, sampler="random", budget=4, store=tmp_path, mlflow=store, resume=True, live=ALONE
+        )
+
+    assert "waiting until the last search is logged" in caplog.text
+    about, trials = _logged(store, resumed.page)
+    assert about["status"] == "FINISHED"
+    assert len(trials) == 4
+    assert _runs(store) == before + 5  # of the study, and of its trials
+    assert not _marks(tmp_path)
+
+
+def test_a_resumed_search_waits_only_while_a_process_logs_and_gives_up_what_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = False
+    monkeypatch.setattr(logger, "_stands_by", lambda: standing)
+    wait_for_what_is_under_way(tmp_path / "absent")
+    mark(tmp_path, "failed", "why")
+    mark(tmp_path, "left")
+    wait_for_what_is_under_way(tmp_path)  # nothing logs
+    standing = True
+    arriving = Timer(0.2, clear, (tmp_path, "left"))
+    arriving.start()
+    wait_for_what_is_under_way(tmp_path)
+    assert unlogged(tmp_path) == {"failed": "why"}
+    assert not (tmp_path / "left.unlogged").exists()
+    mark(tmp_path, "killed")
+    monkeypatch.setattr("tilescout.search.tracking.standing.unlogged._UNDER_WAY", 0.2)
+    wait_for_what_is_under_way(tmp_path)
+    assert list(unlogged(tmp_path)) == ["failed", "killed"]
+
+
+def test_a_study_that_another_search_went_on_with_ends_its_run_and_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    found = SimpleNamespace(trials=[SimpleNamespace(number=number) for number in range(2)])
+    monkeypatch.setattr("tilescout.search.tracking.standing.desk.read_study", lambda *asked: found)
+    monkeypatch.setattr("tilescout.search.tracking.standing.desk.replace", lambda what, **more: what)
+    desk: Any = _Desk("", None, tmp_path, None)  # type: ignore[arg-type]
+    desk._trackers["a"] = SimpleNamespace(close=ended.append, catch_up=lambda trials: None)
+    (tmp_path / "a.journal").touch()
+
+    with pytest.raises(StoreError, match="another search went on with it"):
+        desk.do("finish", study="a", indices={"0": 7}, wall={}, left=True)
+
+    assert ended == ["KILLED"]
+    assert not desk.open
+    assert unlogged(tmp_path) == {"a": "another search went on with it before all was logged"}
 
 
 @pytest.mark.slow
