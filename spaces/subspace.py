@@ -107,14 +107,16 @@ def parse_restrictions(texts: Sequence[str], knobs: Sequence[Knob]) -> SubSpace:
     Raises
     ------
     SpaceError
-        If one is malformed, or names a knob or value that there is not.
+        If one is malformed, names a knob or value that there is not, or a knob that another one names.
     """
-    given = {}
+    given: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals:
             allowed = ", ".join(knob.name for knob in knobs)
             raise SpaceError(f"{text!r} is not KNOB=VALUE[,VALUE...]; the knobs are {allowed}")
+        if name in given:
+            raise SpaceError(f"{name} is restricted twice: give all its values at once, {name}=VALUE[,VALUE...]")
         given[name] = values.split(",")
     return SubSpace((_part(given, knobs),))
 

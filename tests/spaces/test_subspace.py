@@ -94,6 +94,11 @@ def test_a_restriction_to_what_there_is_not_is_refused(text: str, reason: str) -
         parse_restrictions([text], [Knob("tile_m", (64, 128), "rows")])
 
 
+def test_a_knob_that_is_restricted_twice_is_refused() -> None:
+    with pytest.raises(SpaceError, match=r"tile_m is restricted twice: give all its values at once"):
+        parse_restrictions(["tile_m=64", "tile_m=128"], [Knob("tile_m", (64, 128), "rows")])
+
+
 def test_the_largest_value_of_the_only_knob_is_one_configuration() -> None:
     knob = Knob("warps", (1, 4, 2), "rows a block")
     space = SearchSpace("one", (knob,), (), SPACE.problem, SPACE.device)
