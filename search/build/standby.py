@@ -5,8 +5,8 @@ it, with all that was imported, in the environment of the one who asked. It neve
 nothing of a GPU. It is started when it is first asked for, and ends when nobody asked for a while.
 
 What a session inherits must be what it would have imported itself. So there is a process for each state of the sources,
-of the installed packages, of the places of modules, of the variables that they read, and of the limits that the system
-sets; see `_state`.
+of the installed packages, of the places of modules, of the variables that they read, and of the groups, rights and
+limits that the system sets; see `_state`.
 """
 
 import errno
@@ -60,6 +60,7 @@ _READ_ALL = (
 )
 # Read by a session when it first uses the GPU, and not by an import; and set by threadpoolctl wherever it is imported.
 _PER_SESSION = ("CUDA_VISIBLE_DEVICES", "KMP_DUPLICATE_LIB_OK")
+_MAY = ("Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")  # what a process may do, as its status begins the lines
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")  # of what is in a folder of packages
 _IMPORTED = (".py", ".pyc", ".so")
 _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
@@ -448,6 +449,7 @@ def _state(standby: Standby) -> str:
     environment = sorted(read_by_imports(safe_environment()).items())  # of a session, too, which has that already
     state: list[object] = [standby.entry, standby.arguments, sys.executable, environment, limits]
     state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text()]
+    state += [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(_MAY)]
     state += sorted(_sources(standby.packages))
     state += [_namespace(kind) for kind in ("mnt", "pid", "net", "user")]
     state += [(place, _changed(place)) for place in module_places()]

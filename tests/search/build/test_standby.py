@@ -216,6 +216,19 @@ def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stan
     assert len({first, second, third}) == 3
 
 
+def test_who_may_do_less_is_served_by_another_process(place: Path) -> None:
+    asked = (
+        "import ctypes\n"
+        "from tilescout.search.build.standby import MEASURING, place_of\n"
+        "print(place_of(MEASURING))\n"
+        "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS\n"
+        "print(place_of(MEASURING))\n"
+    )
+    command = [sys.executable, "-P", "-c", asked]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=safe_environment()).stdout
+    assert len(set(printed.split())) == 2
+
+
 def test_what_stands_by_is_found_again_where_results_were_written_beside_modules(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
