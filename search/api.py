@@ -187,6 +187,11 @@ def tune(
     check_settings(settings or {})
     if not isinstance(library_kernels, Integral) or library_kernels < 0:
         raise SamplerError(f"`library_kernels` can't be {library_kernels!r}, allowed are 0, 1, 2, ...")
+    if not (first is None or callable(first)):
+        told = one_line(repr(first), 60)
+        raise SamplerError(f"`first` can't be {told}: give a function of template and space that returns indices of it")
+    if resume == "":
+        raise StoreError("`resume` is an empty text: name a study, or give True for the newest one")
     live = patient_with(peers, live or LiveOptions())
     store, table = check_store(named_folder(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else given_template(space)

@@ -146,6 +146,8 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"budget": True}, SamplerError),
         ({"sampler": 3}, SamplerError),
         ({"mlflow": 1}, StoreError),
+        ({"first": "quack"}, SamplerError),
+        ({"resume": ""}, StoreError),
         ({"mlflow": ""}, StoreError),
         ({"mlflow": Path("mlruns")}, StoreError),
         ({"mlflow": "mlruns"}, StoreError),
