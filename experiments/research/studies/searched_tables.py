@@ -1,4 +1,4 @@
-"""Search random problems in both spaces of bf16 products, and write what was measured as tables to learn from.
+"""Search random problems in both spaces of matrix products, and write what was measured as tables to learn from.
 
     python -m tilescout.experiments.research searched-tables --count 72 --trials 60 --seed 1001 --write tables
 
@@ -44,9 +44,9 @@ NO_RACE = RaceOptions(candidates=1, looks=1, fewest=1)
 """The shortest race there is: it does not matter here which kernel is the fastest."""
 
 
-def drawn(seed: int, count: int) -> list[GemmProblem]:
+def drawn(seed: int, count: int, signature: str = "bf16") -> list[GemmProblem]:
     """Random problems that take some microseconds at least."""
-    some = random_problems("bf16", seed)
+    some = random_problems(signature, seed)
     found = (each for each in some if each.flops > LEAST_FLOP or each.bytes > LEAST_BYTES)
     return list(islice(found, count))
 
@@ -62,18 +62,20 @@ def searched(engine: Engine, problems: Sequence[GemmProblem], trials: int, folde
 
 @study(GPU)
 @click.option("--count", default=72, show_default=True, type=click.IntRange(min=1), help="Problems.")
+@click.option("--signature", default="bf16", show_default=True, help="Element types, as in a problem's name.")
 @click.option("--trials", default=60, show_default=True, type=click.IntRange(min=1), help="Of each, on average.")
 @click.option("--seconds", type=Finite(min=0), help="Begin no more problems after so many.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), required=True, help="The folder of tables.")
 @seed_option
-def main(run: Run, count: int, trials: int, seconds: float | None, write: Path, seed: int) -> None:
+def main(run: Run, count: int, signature: str, trials: int, seconds: float | None, write: Path, seed: int) -> None:
     """Write tables of what searches of random problems measured, one of each space."""
-    problems, begun, told = drawn(seed, count), time.monotonic(), {}
-    out = {space: write / f"{space}-{DEVICE}-searched-{seed}-bf16.parquet" for space in SPACES}
+    problems, begun, told = drawn(seed, count, signature), time.monotonic(), {}
+    name = f"{DEVICE}-searched-{seed}-{signature.replace(':', '-')}.parquet"
+    out = {space: write / f"{space}-{name}" for space in SPACES}
     for path in out.values():
         check_new(path)
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         with make_engine(find_template(SPACES[0]), problems[0], artifacts(folder), device="cuda", gpus=1) as engine:
             for at in range(0, count, TOGETHER):
                 some = problems[at : at + TOGETHER]

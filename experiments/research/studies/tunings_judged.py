@@ -285,6 +285,7 @@ def line(name: str, found: dict[str, Any]) -> str:
 @click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problems by this seed.")
 @pool_option
 @click.option("--count", default=4, show_default=True, help="How many problems to draw.")
+@click.option("--signature", default="bf16", show_default=True, help="Element types of what is drawn.")
 @click.option("--suite", help="Take the problems of this suite instead.")
 @click.option("--space", default="gemm_sm90", show_default=True, help="Search this one and its complement.")
 @click.option("--sampler", default="guided", show_default=True, help="Of the searches, as `tune --sampler` has it.")
@@ -303,6 +304,7 @@ def main(
     seed: int | None,
     pool: str,
     count: int,
+    signature: str,
     suite: str | None,
     space: str,
     sampler: str,
@@ -320,7 +322,7 @@ def main(
         problems = suite_problems(template, suite, None)
     else:
         assert seed is not None
-        problems = [template.parse(name) for name in draw(seed, count, pool)]
+        problems = [template.parse(name).with_signature(signature) for name in draw(seed, count, pool)]
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
 
