@@ -241,10 +241,13 @@ def find_family(name: str) -> Family:
     Raises
     ------
     BundleError
-        If the bundle that they are in was not loaded in this process, and is in none of the places of `look_in`.
+        If the bundle that they are in was not loaded in this process, and is in none of the places of `look_in`, or
+        has no such decisions.
     """
     if name not in _families:
-        bundle_of(name)
+        bundle = bundle_of(name)
+        if name not in _families:
+            raise BundleError(f"bundle {bundle.path} decides nothing of {one_line(family_of(name), 80)}")
     return _families[name]
 
 

@@ -242,6 +242,12 @@ def test_matrices_that_stay_where_they_are_are_multiplied_anew_in_each_call(disp
         assert not out[m:].any()
 
 
+def test_decisions_that_a_bundle_does_not_have_are_told_of(dispatched: Bundle) -> None:
+    load(dispatched.path)
+    with pytest.raises(BundleError, match="decides nothing of 96x64:bf16"):
+        find_family(f"{dispatched.digest}/96x64:bf16")
+
+
 def test_rows_that_run_along_m_go_to_the_library_where_they_are_not_aligned(make_strided: Make) -> None:
     made = make_strided(["64x512x1024:bf16:mk:relu", "80x512x1024:bf16:mk:relu"], activation="relu")
     load(made.path)
