@@ -1,5 +1,6 @@
 """Compare search strategies in one call: all that ``tilescout compare`` measures, for scripts and notebooks."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +18,8 @@ from tilescout.search.tables.shipped import shipped_tables
 from tilescout.spaces.errors import SamplerError, TableError
 from tilescout.spaces.texts import check_several
 from tilescout.spaces.trust import named_folder
+
+_LOG = logging.getLogger(__name__)
 
 DEFAULT_TRIALS = 200
 DEFAULT_SEEDS = 20
@@ -101,6 +104,10 @@ def compare(
     contenders = check_contenders(samplers, Path(models).absolute())
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}
+    most = max(len(truth) for truth in truths.values())
+    if trials > most:  # what a comparison works out takes memory and time for each trial
+        _LOG.warning("no problem has more than %d configurations: searches have so many trials, not %d", most, trials)
+        trials = most
     runs = runs_of(contenders, cases, trials, seeds)
     used = dict.fromkeys(case.table for case in cases)
     fixed = {(each.name, table) for each in contenders for table in used if each.deterministic_on(Path(table))}

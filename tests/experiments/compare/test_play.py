@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tilescout.experiments.compare import compare
 from tilescout.experiments.compare.play import Case, FinishedRuns, find_cases
 from tilescout.search.tables.results import read_results
-from tilescout.search.tables.table import write_table
+from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError, TableError
 
 CASE = Case("t.parquet", "0" * 64, "8x8x8:bf16")
@@ -101,3 +102,14 @@ def test_problems_that_results_would_call_by_one_name_are_refused(recorded: Call
     tables = [recorded("a", 1.0), recorded("b", 2.0)]
     with pytest.raises(TableError, match=r"both hold 64x64, .* by one name, t 64x64: rename one of the files"):
         find_cases(tables, [])
+
+
+def test_searches_have_no_more_trials_than_a_problem_has_configurations(
+    part_of_table: Callable[..., Table], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = part_of_table("512x512x512:bf16", rows=40)
+
+    found = compare(["random"], tables=[table.path], trials=10**9, seeds=1, processes=1)
+
+    assert found.trials == len(table) == 40
+    assert "no problem has more than 40 configurations" in caplog.text
