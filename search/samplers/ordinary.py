@@ -77,9 +77,11 @@ class OrdinarySampler(SpaceSampler):
         inferred = sampler.infer_relative_search_space(study, trial)
         relative = {name: found for name, found in inferred.items() if self.variable_knobs.get(name) == found}
         chosen = sampler.sample_relative(study, trial, relative)
+        so_far = copy.copy(trial)  # as optuna has it: what was chosen before is known
         for name, knob in self.variable_knobs.items():  # in their order: each takes the next random number
             if name not in chosen:
-                chosen[name] = sampler.sample_independent(study, trial, name, knob)
+                so_far.params = {**trial.params, **chosen}
+                chosen[name] = sampler.sample_independent(study, so_far, name, knob)
         return chosen
 
 
