@@ -27,6 +27,9 @@ GPUS = {"h100": "H100_SXM", "h100-pcie": "H100_PCIE", "h200": "H200_SXM", "b200"
 PRECISIONS = {"bf16": "TST", "fp16": "HSH"}
 """Operands, accumulators and result, in its letters: T bf16, H fp16, S fp32."""
 
+LAYOUTS = {"kk": "NT_ROW_MAJOR", "kn": "NN_ROW_MAJOR", "mk": "TT_ROW_MAJOR", "mn": "TN_ROW_MAJOR"}
+"""Along what A and B are contiguous, in its words: A [m, k] and B [k, n] are row-major, or transposed."""
+
 _SECONDS = 60.0
 
 
@@ -86,6 +89,7 @@ def suggest(problem: GemmProblem, device: str, count: int = 64) -> list[Suggesti
     request = {
         "sizes": [problem.m, problem.n, problem.k],
         "batch": problem.batch,
+        "layout": LAYOUTS[problem.layout],
         "precision": PRECISIONS[problem.dtype],
         "gpu": GPUS[device],
         "count": count,
@@ -123,8 +127,7 @@ def _answer() -> None:
         flags=nvMatmulHeuristics.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         gpu=nvMatmulHeuristics.NvMatmulHeuristicsNvidiaGpu[request["gpu"]],
     )
-    # B is stored [n, k]: transposed, in its words.
-    layout = nvMatmulHeuristics.NvMatmulHeuristicsMatmulLayout.NT_ROW_MAJOR
+    layout = nvMatmulHeuristics.NvMatmulHeuristicsMatmulLayout[request["layout"]]
     problem = interface.makeNvMatmulHeuristicsProblem(*request["sizes"], layout, request["batch"])
     suggestions = []
     for found in interface.get(problem, request["count"], precision=request["precision"]):

@@ -29,6 +29,12 @@ def test_suggestions_are_distinct_and_in_the_order_of_their_estimates() -> None:
 
 
 @installed
+@pytest.mark.parametrize("layout", sorted(heuristics.LAYOUTS))
+def test_each_layout_of_operands_is_asked_for(layout: str) -> None:
+    assert suggest(replace(PROBLEM, layout=layout), "h200", 4)
+
+
+@installed
 def test_a_problem_that_crashes_it_is_an_error_and_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(heuristics.GPUS, "h200", "NO_SUCH_GPU")
     with pytest.raises(ModelError, match="gave no answer"):
