@@ -16,6 +16,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib, write_whole
 from tilescout.spaces.terminal import Console, Grid
+from tilescout.spaces.texts import number_of
 
 EXPERIMENT = "tilescout/compare"
 SEARCHES = "runs.jsonl"
@@ -125,8 +126,8 @@ def verdict(comparison: Comparison) -> str:
     pairs = next((t for t in comparison.tests if t.first == best), None)
     how = ""
     if pairs is not None:
-        what = "problems of different shape" if pairs.unit == "problem" else "runs"
-        how = f" (Wilcoxon's test over {pairs.pairs} {what}, Holm's correction)"
+        over = number_of(pairs.pairs, pairs.unit) + (" of different shape" if pairs.unit == "problem" else "")
+        how = f" (Wilcoxon's test over {over}, Holm's correction)"
     told = f"{best} scored higher than {proven}"
     if len(close) == len(others):
         told = f"{best} has the highest score, and is proven to be better than no other"

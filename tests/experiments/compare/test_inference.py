@@ -1,5 +1,7 @@
 """Intervals and tests, against cases whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -173,3 +175,6 @@ def test_the_verdict_calls_no_strategy_better_that_the_test_found_worse() -> Non
     ]
     told = verdict(Comparison(2, 1, ("t.parquet",), {}, standings, tests, 12))
     assert "mean has the highest score, and is proven to be better than no other" in told
+    assert "(Wilcoxon's test over 12 problems of different shape, Holm's correction)" in told
+    once = replace(test, pairs=1, unit="run")
+    assert "test over 1 run," in verdict(Comparison(2, 1, ("t.parquet",), {}, standings, [once], 12))
