@@ -245,7 +245,7 @@ def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioReques
     assert asked.suite is not None
     device = find_device(asked.device)
     problems = suite_problems(template, asked.suite, signature)
-    model, origin = find_model(asked.space, asked.device, asked.model)
+    model = find_model(asked.space, asked.device, asked.model)
     logs = np.full((len(regrets.kernels), len(problems)), np.nan)
     for at, problem in enumerate(problems):
         space = template.space(problem, device)
@@ -256,7 +256,7 @@ def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioReques
             raise TableError(f"none of the recorded kernels is legal for {problem}: choose by another table")
         said = model.predict(space_features(space.subset(indices[legal]), template)).mean
         logs[legal, at] = said - said.min()
-    return Regrets(regrets.kernels, tuple(problems), logs, f"predicted, {origin}; suite {asked.suite}")
+    return Regrets(regrets.kernels, tuple(problems), logs, f"predicted, {model.origin}; suite {asked.suite}")
 
 
 def summary(

@@ -1,14 +1,16 @@
 """``tilescout predict``: rank the configurations of a problem by a cost model, without measuring."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
-from tilescout.costmodel.estimator import CostModel
-from tilescout.costmodel.features import space_features
-from tilescout.costmodel.persistence import load_model, model_file, shipped_model
+from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.costmodel.features import Features, space_features
+from tilescout.costmodel.persistence import load_model, model_file
+from tilescout.costmodel.relatives import doubted, model_for
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import device_option, examples, json_option, problem_option, space_argument
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
@@ -44,12 +46,14 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
     """Show the configurations of SPACE that a cost model predicts to be fastest; nothing is compiled or measured.
 
     The interval is meant to hold 95 % of the times. It comes from the model's errors on problems left out of training.
+    A device without a model of its own gets that of a sibling, and wider intervals.
     """
     check_result(json_path)
     template, found = load_template(space), find_device(device)
     parsed = template.parse(problem)
     whole = template.space(parsed, found)
-    fitted, origin = find_model(space, device, model)
+    fitted = find_model(space, device, model)
+    origin = fitted.origin
     predicted = fitted.predict(space_features(whole, template))
     order = np.argsort(predicted.mean, kind="stable")[:top]
     times = np.exp(predicted.mean)
@@ -90,8 +94,30 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
         write_result(json_path, result)
 
 
-def find_model(space: str, device: str, model: str) -> tuple[CostModel, str]:
-    """Load what `model_option` takes, and say what it is.
+@dataclass(frozen=True)
+class FoundModel:
+    """A cost model, and where it comes from.
+
+    Attributes
+    ----------
+    model, origin
+        The model, and what it is in words.
+    of_sibling
+        Whether it is one of another device of the same architecture.
+    """
+
+    model: CostModel
+    origin: str
+    of_sibling: bool = False
+
+    def predict(self, features: Features) -> Prediction:
+        """The expected log times; that of a sibling's model is doubted."""
+        predicted = self.model.predict(features)
+        return doubted(predicted) if self.of_sibling else predicted
+
+
+def find_model(space: str, device: str, model: str) -> FoundModel:
+    """Load what `model_option` takes.
 
     Raises
     ------
@@ -102,11 +128,13 @@ def find_model(space: str, device: str, model: str) -> tuple[CostModel, str]:
         calibration = shipped_calibration(device)
         if calibration is None:
             raise ModelError(f"no calibration for {device} is shipped; take --model learned, or another --device")
-        return AnalyticModel(calibration), "analytic model"
-    path = shipped_model(space, device) if model == LEARNED else model_file(model, space, device)
+        return FoundModel(AnalyticModel(calibration), "analytic model")
+    path = model_for(space, device) if model == LEARNED else model_file(model, space, device)
     if path is None:
         raise ModelError(f"no model of {space} on {device} is shipped; train one and name its file with --model")
     loaded, card = load_model(path)
-    if card.space != space or card.device != device:
+    of_sibling = card.device != device
+    if card.space != space or (of_sibling and model != LEARNED):
         raise ModelError(f"model {path} is of {card.space} on {card.device}, not of {space} on {device}")
-    return loaded, f"learned from {number_of(card.rows, 'measurement')} of {number_of(len(card.problems), 'problem')}"
+    origin = f"learned from {number_of(card.rows, 'measurement')} of {number_of(len(card.problems), 'problem')}"
+    return FoundModel(loaded, f"{origin} on {card.device}" if of_sibling else origin, of_sibling)

@@ -77,7 +77,7 @@ def ranked(space: SearchSpace, logs: Floats, timed: Sequence[Mapping[str, Any]])
 @model_option
 def main(run: Run, files: Sequence[Path], model: str) -> None:
     """Print where a model ranks the fastest kernel of each problem."""
-    fitted, origin = find_model(SPACE, DEVICE, model)
+    fitted = find_model(SPACE, DEVICE, model)
     template, device = find_template(SPACE), find_device(DEVICE)
     found: dict[str, Any] = {}
     for path in files:
@@ -85,7 +85,7 @@ def main(run: Run, files: Sequence[Path], model: str) -> None:
             space = template.space(template.parse(problem), device)
             logs = fitted.predict(space_features(space, template)).mean
             found[problem] = ranked(space, logs, told["spaces"][SPACE])
-    grid = Grid(title=f"kernels of {SPACE} that were listed by hand, speed over the library; {origin}")
+    grid = Grid(title=f"kernels of {SPACE} that were listed by hand, speed over the library; {fitted.origin}")
     for heading in ("problem", "timed", "fastest", "its rank", *(f"of first {count}" for count in FIRST)):
         grid.add_column(heading)
     for problem, one in found.items():
@@ -94,4 +94,4 @@ def main(run: Run, files: Sequence[Path], model: str) -> None:
             problem, f"{one['timed']}", f"{one['fastest']:.3f}", f"{one['rank']:,} of {one['kernels']:,}", *first
         )
     Console(width=140).print(grid)
-    run.keep({"model": origin, "problems": found})
+    run.keep({"model": fitted.origin, "problems": found})

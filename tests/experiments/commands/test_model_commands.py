@@ -83,7 +83,6 @@ def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folde
 def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -> None:
     arguments = ("predict", "gemm_sm90", "--problem", "2048x2048x2048")
     for more, expected in (
-        (("--device", "h100"), "no model of gemm_sm90 on h100 is shipped"),
         (("--device", "h100", "--model", "analytic"), "no calibration for h100 is shipped"),
         (("--model", "nowhere.npz"), "does not exist"),
         (("--model", "models/analytic-h200.json"), "models/analytic-h200.json is no model: one is a .npz file"),
