@@ -191,6 +191,8 @@ def collect(asked: CollectRequest) -> None:
     if not asked.out.parent.is_dir():
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
     check_mlflow(asked.mlflow_uri, asked.store)
+    if asked.json_path is not None and asked.json_path.resolve() == card_path(asked.out).resolve():
+        raise StoreError(f"{asked.json_path} becomes the card of the table {asked.out}: choose another file for --json")
     for given in (asked.also, asked.table):
         if given is not None:
             check_apart(given, asked.out, card_path(asked.out))

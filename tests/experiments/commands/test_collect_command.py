@@ -79,6 +79,15 @@ def test_what_can_not_be_is_refused_in_a_line(
     assert not list(tmp_path.glob("t.*"))
 
 
+def test_a_result_does_not_take_the_place_of_the_card_of_the_new_table(
+    run: Run, suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["collect", "gemm_sm90", "--suite", suite, "--device", "replay", "--sample", "70"]
+    run(*given, "--out", str(tmp_path / "t.parquet"), "--json", str(tmp_path / "." / "t.json"), code=2)
+    assert "t.json becomes the card of the table" in capsys.readouterr().err
+    assert not list(tmp_path.glob("t.*"))
+
+
 @pytest.mark.slow
 def test_a_problem_is_measured_with_what_is_given_for_it_alone(run: Run, suite: str, tmp_path: Path) -> None:
     shipped = Table.read(next(path for path in shipped_tables() if path.stem == "gemm_sm90-h200-bf16"))
