@@ -281,7 +281,10 @@ def _doubt(table: Table) -> str:
     """The reason not to trust a table; empty if it is of today's kernels."""
     if table.card.space not in template_names():
         return ""
-    template = find_template(table.card.space)
-    if not table.fits(template):
-        return f"; its knobs are not those of today's {template.name}, record it again"
-    return f"; recorded with another version of {template.name}" if table.stale_for(template) else ""
+    try:
+        template = find_template(table.card.space)
+        if not table.fits(template):
+            return f"; its knobs are not those of today's {template.name}, record it again"
+        return f"; recorded with another version of {template.name}" if table.stale_for(template) else ""
+    except SpaceError as error:  # of an extra that is not installed, or of a package that is broken
+        return f"; whether it is of today's kernels is not known: {error}"

@@ -129,7 +129,11 @@ def record_of(table: Table) -> dict[str, object]:
 
 def _staleness(table: Table, named: Named) -> str:
     try:
-        stale = table.stale_for(find_template(table.card.space, named))
+        template = find_template(table.card.space, named)
     except SpaceError:
         return "; this tilescout does not know the space"
+    try:
+        stale = table.stale_for(template)
+    except SpaceError as error:  # of an extra that is not installed
+        return f"; whether the kernel's source has changed since is not known: {error}"
     return "; the kernel's source has changed since" if stale else ""

@@ -1,5 +1,6 @@
 """Without the packages of other projects' kernels: each space says what to install, and nothing else suffers."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.table import Table, card_path
 from tilescout.spaces.libraries import template
 
 PROBLEM = ("--problem", "4096x4096x4096:bf16")
@@ -63,3 +66,32 @@ def test_what_lists_spaces_works_as_before(run: Callable[..., None], capsys: pyt
     assert "gemm_sm90" in capsys.readouterr().out
     run("tune", "gem", *PROBLEM, code=2)
     assert "known are gemm_sm90, gemm_streamk_sm90, " in capsys.readouterr().err
+
+
+@pytest.fixture
+def table_of_quack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table that says that it is of a kernel of Quack's."""
+    shipped, copy = shipped_tables()[0], tmp_path / "quack.parquet"
+    shutil.copy(shipped, copy)
+    card = card_path(shipped).read_text()
+    card_path(copy).write_text(card.replace('"space": "gemm_sm90"', '"space": "quack_sm90"', 1))
+    monkeypatch.setattr(Table, "fits", lambda table, template: True)
+    return str(copy)
+
+
+def test_doctor_looks_at_a_table_of_kernels_that_are_not_here(
+    run: Callable[..., None], capsys: pytest.CaptureFixture[str], table_of_quack: str
+) -> None:
+    run("doctor", "--table", table_of_quack)
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("note    table: quack.parquet: quack_sm90 on NVIDIA H200")
+    assert line.endswith("is not known: quack_sm90 needs the package quack-kernels: pip install 'tilescout[quack]'")
+
+
+def test_a_table_of_kernels_that_are_not_here_is_listed_and_its_space_is_known(
+    run: Callable[..., None], capsys: pytest.CaptureFixture[str], table_of_quack: str
+) -> None:
+    run("tables", table_of_quack)
+    said = capsys.readouterr().out
+    assert "is not known: quack_sm90 needs the package quack-kernels" in said
+    assert "does not know the space" not in said
