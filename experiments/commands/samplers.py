@@ -9,6 +9,7 @@ from tilescout.experiments.commands.completion import complete_samplers
 from tilescout.experiments.commands.options import examples, json_option, typed_samplers
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.search.samplers import SAMPLERS, SpaceSampler, find_sampler
+from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.terminal import Grid
 
 _WHICH = (
@@ -39,11 +40,19 @@ def samplers(sampler: str | None, json_path: Path | None) -> None:
     grid = Grid(show_edge=False, pad_edge=False)
     for heading in ("sampler", "what it does"):
         grid.add_column(heading, no_wrap=heading == "sampler")
-    for name, kind in SAMPLERS.items():
-        grid.add_row(name, kind.summary)
+    for name in SAMPLERS:
+        grid.add_row(name, summary_of(name))
     console.print(grid)
     console.print(_WHICH, highlight=False, markup=False)
-    write_result(json_path, [_record(kind) for kind in SAMPLERS.values()])
+    write_result(json_path, list(map(_listed, SAMPLERS)))
+
+
+def summary_of(name: str) -> str:
+    """The line that says what a sampler does; of one of a package that is broken, what is wrong with it."""
+    try:
+        return find_sampler(name).summary
+    except SamplerError as error:  # of a package that is not ours
+        return str(error)
 
 
 def _options(kind: type[SpaceSampler]) -> Grid:
@@ -53,6 +62,13 @@ def _options(kind: type[SpaceSampler]) -> Grid:
     for each in kind.options:
         grid.add_row(each.name, str(each.default), f"{each.low:g} to {each.high:g}", each.doc)
     return grid
+
+
+def _listed(name: str) -> Mapping[str, object]:
+    try:
+        return _record(find_sampler(name))
+    except SamplerError as error:
+        return {"sampler": name, "summary": str(error), "options": []}
 
 
 def _record(kind: type[SpaceSampler]) -> Mapping[str, object]:

@@ -51,9 +51,11 @@ class _TuneCommand(click.Command):
     """Its help describes the samplers too, whose classes say what they do."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        from tilescout.experiments.commands.samplers import summary_of  # what a search needs less
+
         super().format_options(context, formatter)
         with formatter.section("Samplers"):
-            formatter.write_dl([(name, kind.summary) for name, kind in SAMPLERS.items()])
+            formatter.write_dl([(name, summary_of(name)) for name in SAMPLERS])
 
 
 @click.command(

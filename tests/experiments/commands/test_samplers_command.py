@@ -1,6 +1,7 @@
 """``tilescout samplers``, and what ``tune --help`` says of them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,23 @@ def test_the_help_of_tune_describes_every_sampler() -> None:
     text = " ".join(tune.get_help(Context(tune, info_name="tune")).split())
     for name, kind in SAMPLERS.items():
         assert f"{name} {kind.summary}" in text
+
+
+def test_the_samplers_of_a_broken_package_keep_no_others_from_being_listed(
+    run: Callable[..., None], install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("broken-samplers", "broken", "import a_module_that_nobody_has", "Broken", "tilescout.samplers")
+    wrong = "sampler 'broken' of broken-samplers 1.0 is broken"
+
+    run("samplers", "--json", "-")
+    printed = capsys.readouterr()
+    *ours, broken = json.loads(printed.out)
+    assert "lfbo" in [each["sampler"] for each in ours]
+    assert broken["summary"].startswith(wrong)
+    assert wrong in " ".join(printed.err.split())
+
+    run("tune", "--help")
+    assert wrong in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_tab_key_offers_samplers_behind_a_comma_suites_and_tables() -> None:
