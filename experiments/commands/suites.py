@@ -134,8 +134,11 @@ def from_model(
     forms = [form for form, asked in (("swiglu", swiglu), ("scaled", scaled)) if asked]
     if forms and not routings:
         raise click.UsageError(f"--{forms[0]} is of experts' products: name how tokens are routed, --experts zipf-1")
-    experts = Experts(tuple(map(Routing.parse, routings)), forms, draws) if routings else None
-    recording = record(load_factory(factory, bool(tokens)), dtype, training, experts, tokens)
+    if draws != DRAWS and not routings:
+        raise click.UsageError("--draws is of experts' products: name how tokens are routed, --experts zipf-1")
+    experts = Experts(tuple(dict.fromkeys(map(Routing.parse, routings))), forms, draws) if routings else None
+    counts = tuple(dict.fromkeys(tokens))  # what is named twice is not computed twice
+    recording = record(load_factory(factory, bool(counts)), dtype, training, experts, counts)
     console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"

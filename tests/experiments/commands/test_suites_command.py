@@ -205,6 +205,7 @@ def test_suites_say_what_the_shipped_tables_hold() -> None:
         (("suites", "from-model", "json:make"), "can't import json:make"),
         (("suites", "from-model", "no_such_module:make"), "can't import no_such_module:make"),
         (("suites", "from-model", "json:loads", "--out", "suite.json"), "a suite is a .toml file"),
+        (("suites", "from-model", "json:loads", "--draws", "3"), "--draws is of experts' products"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -253,6 +254,20 @@ def test_experts_are_recorded_for_every_number_of_tokens_and_routing() -> None:
         f"8x{tokens}x{n}x64:bf16:{routing}:draws-0-1"
         for tokens in (8, 40) for n in (96, 32) for routing in ("balanced", "zipf-1")
     ]  # fmt: skip
+
+
+def test_a_routing_or_a_number_of_tokens_that_is_named_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
+) -> None:
+    def make(tokens: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+        return Routed(), (torch.empty(tokens, 64),)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tilescout.experiments.commands.suites.load_factory", lambda *given: make)
+    asked = ("--dtype", "bf16", "--experts", "zipf-1", "--experts", "zipf-1.0", "--tokens", "40", "--tokens", "40")
+    run("suites", "from-model", "a_model_for_tests:make", *asked, "--out", "experts.toml")
+    found = {entry.problem: entry.count for entry in find_suite("experts.toml").entries}
+    assert found == {"8x40x96x64:bf16:zipf-1": 1, "8x40x32x64:bf16:zipf-1": 1}
 
 
 class Gates(nn.Module):
