@@ -22,7 +22,7 @@ from tilescout.costmodel.evaluation import (
     summarise,
 )
 from tilescout.costmodel.forest import ForestModel, ForestOptions
-from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
+from tilescout.costmodel.heuristics import GPUS, PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.model_options import steps_option, trees_option
@@ -44,7 +44,7 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
-from tilescout.spaces.errors import TableError
+from tilescout.spaces.errors import ModelError, TableError
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Grid
 
@@ -152,8 +152,9 @@ def evaluate_model(asked: EvaluationRequest) -> None:
         }
         console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
     if is_installed() and is_tiled(samples[0].features.names):
-        found = {s.problem: _heuristics(recorded, template, s, asked.binaries) for s in samples}
-        known = {problem: regret for problem, regret in found.items() if regret is not None}
+        known, unanswered = heuristics_regrets(recorded, template, samples, asked.binaries)
+        for why in unanswered:
+            console.say(why)
         if known:
             result["heuristics"] = known
             console.print(_heuristics_grid(known))
@@ -206,6 +207,26 @@ def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
     assert whole is not None
     assert isinstance(whole.ensemble, Blended)
     return RankingModel.of(whole.ensemble.networks, whole.errors)
+
+
+def heuristics_regrets(
+    table: Table, template: KernelTemplate, samples: Sequence[Sample], binaries: bool
+) -> tuple[dict[str, dict[int, float]], list[str]]:
+    """The regret of the heuristics on the problems that they know, and why they gave no answer to some of these.
+
+    They know matrix products of some types on some devices. The package is a closed one, and crashes at times.
+    """
+    known: dict[str, dict[int, float]] = {}
+    unanswered = []
+    for sample in samples if table.card.device in GPUS else ():
+        try:
+            regret = _heuristics(table, template, sample, binaries)
+        except ModelError as error:
+            unanswered.append(str(error))
+            continue
+        if regret is not None:
+            known[sample.problem] = regret
+    return known, unanswered
 
 
 def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:

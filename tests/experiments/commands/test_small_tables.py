@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.commands.evaluate_model import evaluate_model
+from tilescout.costmodel.heuristics import Suggestion
+from tilescout.experiments.commands.evaluate_model import evaluate_model, heuristics_regrets
 from tilescout.experiments.commands.outputs import STDOUT, write_result
 from tilescout.experiments.commands.portfolio import recorded
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.shipped import named_tables
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tables.training import card_of, samples_of
-from tilescout.spaces.errors import TableError
+from tilescout.spaces.errors import ModelError, TableError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -98,3 +101,22 @@ def test_what_is_unknown_of_few_rows_is_null_in_json(capsys: pytest.CaptureFixtu
     write_result(STDOUT, {"rank_correlation": float("nan"), "problems": [{"regret": {1: float("inf")}, "shift": 0.5}]})
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert found == {"rank_correlation": None, "problems": [{"regret": {"1": None}, "shift": 0.5}]}
+
+
+def test_heuristics_that_crash_over_a_problem_or_know_no_such_device_cost_no_evaluation(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def suggest(problem: GemmProblem, device: str) -> list[Suggestion]:
+        if problem.m == 16:
+            raise ModelError(f"no answer for {problem}")
+        return [Suggestion(128, 128, 64, 1, 1, 1, 4, 5.0)]
+
+    monkeypatch.setattr("tilescout.experiments.commands.evaluate_model.suggest", suggest)
+    samples = samples_of(table, TEMPLATE)
+    known, unanswered = heuristics_regrets(table, TEMPLATE, samples, binaries=False)
+    assert list(known) == ["512x512x512:bf16"]
+    assert unanswered == ["no answer for 16x4096x4096:bf16"]
+
+    elsewhere = copy(table)
+    elsewhere.card = replace(table.card, device="rtx-pro-6000")
+    assert heuristics_regrets(elsewhere, TEMPLATE, samples, binaries=False) == ({}, [])
