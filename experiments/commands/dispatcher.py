@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+from click.core import ParameterSource
 
 from tilescout.costmodel.persistence import load_model, model_file
 from tilescout.costmodel.relatives import model_for
@@ -55,6 +56,7 @@ _LOG = logging.getLogger(__name__)
 _FORM = "NxK[xBATCH][:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], as 6144x4096:bf16"
 _SECONDS = 70.0
 _EVEN_M = 1 << 10  # rows that no alignment stands against
+_NOT_REPLAYED = ("device", "model", "candidates", "others", "seconds")  # options that say what is measured, or how
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,15 @@ def _check(asked: DispatcherRequest) -> None:
         raise DeviceError(f"unknown device {asked.device!r}, allowed are cuda, cuda:N, and {', '.join(DEVICES)}")
     if asked.plot is not None and asked.device in DEVICES and asked.sweep is None:
         raise click.UsageError("--plot draws what was measured, and with the name of a device a model chooses: drop it")
+    if asked.sweep is not None:
+        context = click.get_current_context()
+        for name in _NOT_REPLAYED:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name} changes nothing where --sweep replays recorded times: leave it out")
+    outputs = [path for path in (asked.out, asked.python, asked.plot) if path is not None]
+    files = [path.resolve() for path in outputs if path.is_file() or not path.exists()]  # a terminal takes several
+    if len(set(files)) < len(files):
+        raise click.UsageError("--out, --python and --plot name a file twice: name one for each")
     for path, kind, is_one in (
         (asked.out, "a dispatcher", is_dispatcher),
         (asked.python, "a dispatcher in Python", is_written),

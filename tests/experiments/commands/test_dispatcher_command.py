@@ -201,6 +201,26 @@ def test_no_plot_is_drawn_of_what_a_model_chooses_and_that_is_said_at_once(store
     assert not plot.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--sweep", "RECORDED", "--model", "models"), "--model changes nothing where --sweep replays recorded times"),
+        (("--sweep", "RECORDED", "--device", "h100"), "--device changes nothing where --sweep replays recorded times"),
+        (("--sweep", "RECORDED", "--seconds", "9"), "--seconds changes nothing where --sweep replays recorded times"),
+        (("--device", "h200", "--out", "kernels", "--python", "./kernels"), "name a file twice"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_at_once(
+    recorded: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(recorded) if each == "RECORDED" else each for each in arguments]
+    done = CliRunner().invoke(dispatcher, [*map(str, PRODUCT), *given, "--store", str(store)])
+    assert done.exit_code == 2
+    assert why in " ".join(done.output.split())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_bundle_holds_the_ranges_and_their_kernels(store: Path, tmp_path: Path, recorded: Path) -> None:
     _run(store, "--sweep", recorded, "--kernels", 1, "--out", tmp_path / "d.json")
