@@ -123,6 +123,9 @@ class GroupedProblem(UniformProblem):
 
     @classmethod
     def small(cls, signature: str) -> Self:
+        routed = next(filter(_PART.fullmatch, signature.strip().split(":")), None)
+        if routed is not None:
+            raise ProblemError(f"{quoted(signature)} is no signature: a kernel serves all routings, {routed} too")
         return cls.parse(f"4x64x64x64:{signature}")
 
     def with_signature(self, signature: str) -> Self:

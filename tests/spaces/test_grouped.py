@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tilescout.costmodel.roofline import Roofline
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.experts import read_grouped
 from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
 from tilescout.spaces.routing import Routing
 
@@ -34,6 +35,13 @@ def test_a_problem_is_read_back_from_its_one_line(problem: GroupedProblem) -> No
     assert problem.with_signature(problem.signature) == problem
     assert GroupedProblem.small(problem.signature).signature == problem.signature
     assert len(str(problem).splitlines()) == 1
+
+
+@pytest.mark.parametrize("signature", ["bf16:balanced", "zipf-1.2", "bf16:swiglu:one", "bf16:draws-0-3"])
+def test_a_signature_that_names_a_routing_is_refused(signature: str) -> None:
+    problem = read_grouped(f"8x64x64x64:bf16{':swiglu' * ('swiglu' in signature)}:zipf-1")
+    with pytest.raises(ProblemError, match="is no signature: a kernel serves all routings"):
+        problem.with_signature(signature)
 
 
 @pytest.mark.parametrize(
