@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -83,11 +83,7 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     except UntoldError as error:
         options = ", ".join(_OPTIONS.get(name, f"--{name}") for name in error.fields)
         raise TableError(f"{error.fault}: give {options}") from error
-    if out.exists():
-        held = Table.read(out).card
-        if _told_of(held) != _told_of(card):  # it may be days of measuring
-            about = f"{held.space} on {held.product}, {', '.join(map(str, held.baselines))} ({held.protocol})"
-            raise StoreError(f"{out} is a table of {about}: choose another file, or move it away")
+    _check_held(out, lambda held: _told_of(held) == _told_of(card))
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
     figure = f" ({card.figure}, no times)" if card.figure else ""
@@ -97,6 +93,21 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     )
     if merged := merged_text(card):
         Console().say(merged)
+
+
+def _check_held(out: Path, is_alike: Callable[[TableCard], bool]) -> None:
+    """Refuse to replace a table that is not alike: it may be days of measuring."""
+    if not out.exists():
+        return
+    held = Table.read(out).card
+    if not is_alike(held):
+        about = f"{held.space} on {held.product}, {', '.join(map(str, held.baselines))} ({held.protocol})"
+        raise StoreError(f"{out} is a table of {about}: choose another file, or move it away")
+
+
+def _recorded_of(card: TableCard) -> tuple[object, ...]:
+    """The facts that a table and the same one with more of its binaries have in common."""
+    return *_told_of(card), card.recorded, card.selection, card.rows
 
 
 def _told_of(card: TableCard) -> tuple[object, ...]:
@@ -141,10 +152,14 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     """Write TABLE to OUT with the instruction counts of its kernels, read from the compiled kernels of a store.
 
     Tables that an older tilescout recorded lack these counts, and `tilescout evaluate-model --binaries` needs them. A
-    row whose kernel is not in the store keeps what it has.
+    row whose kernel is not in the store keeps what it has. If OUT is TABLE with such counts, it is replaced. Any other
+    table is left alone.
     """
     check_apart(path, out)
+    check_writable(out)
+    check_table_files(out)
     recorded = Table.read(path)
+    _check_held(out, lambda held: _recorded_of(held) == _recorded_of(recorded.card))
     kernels = ArtifactStore(artifacts(store), to_read=True)
     written = read_binaries(recorded, find_template(recorded.card.space), kernels, out)
     known = written.data.num_rows - written.data["instructions"].null_count

@@ -96,6 +96,25 @@ def test_the_command_writes_a_table_with_the_counts_and_says_how_many_rows_have_
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows with the number")
 
 
+def test_the_command_replaces_what_it_wrote_and_no_other_table(
+    table: Table, tmp_path: Path, run: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(ArtifactStore(tmp_path / "artifacts"), table.configuration(0), COUNTED)
+    out = tmp_path / "out.parquet"
+    given = ("tables", "add-binaries", str(table.path), str(out), "--store", str(tmp_path))
+    for _ in range(2):
+        run(*given)
+
+    some = [(problem, row) for problem in table.problems for row in table.rows(problem)[:9].tolist()]
+    rows = [(table.configuration(row), problem, table.measurement(row)) for problem, row in some]
+    write_table(out, table.card, rows)  # another campaign of the same problems
+    before = out.read_bytes()
+    capsys.readouterr()
+    run(*given, code=2)
+    assert "out.parquet is a table of gemm_sm90 on NVIDIA H200" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
 def test_a_table_of_another_tuner_gets_nothing_of_our_binaries(table: Table, tmp_path: Path) -> None:
     card = replace(table.card, protocol=FOREIGN, source_hash="")
     imported = write_table(tmp_path / "imported.parquet", card, table.data)
