@@ -174,6 +174,7 @@ def test_an_optuna_sampler_proposes_what_is_legal_and_was_not_tried() -> None:
     assert sorted(asked) == list(range(len(SPACE)))
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_an_optuna_sampler_sees_what_it_chose_before_of_a_trial() -> None:
     brute = optuna.samplers.BruteForceSampler(seed=1)  # asks which trials have had the knobs that were chosen
     asked = search(optuna.create_study(sampler=make_sampler(brute, SPACE)), SPACE, 12)
