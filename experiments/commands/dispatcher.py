@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from tilescout.costmodel.persistence import load_model, model_file
 from tilescout.costmodel.relatives import model_for
 from tilescout.experiments.commands.dispatcher_plot import draw, has_regret
+from tilescout.experiments.commands.model_options import learned_from
 from tilescout.experiments.commands.options import (
     Finite,
     Named,
@@ -49,7 +50,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import file_name, number_of
+from tilescout.spaces.texts import file_name
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
@@ -310,10 +311,7 @@ def models_of(model: Path | None, kernels: Kernels) -> tuple[Models, str]:
         path = model_for(template.name, device) if named is None else model_file(named, template.name, device)
         if path is not None:
             found[template.name], card = load_model(path)
-            other = "" if card.space == template.name else f" of {card.space}"
-            place = "" if card.device == device else f" on {card.device}"
-            rows, problems = number_of(card.rows, "measurement"), number_of(len(card.problems), "problem")
-            origins.append(f"{rows} of {problems}{other}{place}")
+            origins.append(learned_from(card, template.name, device))
     return found, f"learned from {' and '.join(origins)}"
 
 

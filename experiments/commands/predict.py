@@ -12,6 +12,7 @@ from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.persistence import load_model, model_file
 from tilescout.costmodel.relatives import doubted, model_for
 from tilescout.costmodel.roofline import Roofline
+from tilescout.experiments.commands.model_options import learned_from
 from tilescout.experiments.commands.options import device_option, examples, json_option, problem_option, space_argument
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.spaces.devices import find_device
@@ -136,5 +137,4 @@ def find_model(space: str, device: str, model: str) -> FoundModel:
     of_sibling = card.device != device
     if card.space != space or (of_sibling and model != LEARNED):
         raise ModelError(f"model {path} is of {card.space} on {card.device}, not of {space} on {device}")
-    origin = f"learned from {number_of(card.rows, 'measurement')} of {number_of(len(card.problems), 'problem')}"
-    return FoundModel(loaded, f"{origin} on {card.device}" if of_sibling else origin, of_sibling)
+    return FoundModel(loaded, f"learned from {learned_from(card, space, device)}", of_sibling)
