@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.estimator import CostModel, Sample
-from tilescout.costmodel.evaluation import TOPS, quality
+from tilescout.costmodel.evaluation import TOPS, Quality, quality
 from tilescout.costmodel.persistence import ModelCard, load_model, model_file
+from tilescout.experiments.finite import finite
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -42,19 +43,16 @@ def judged(models: Mapping[str, CostModel], samples: Sequence[Sample]) -> dict[s
         sample.problem: {
             "rows": int((~sample.censored).sum()),
             "models": {
-                name: _as_json(asdict(quality(sample, model.predict(sample.features))))
-                for name, model in models.items()
+                name: _figures(quality(sample, model.predict(sample.features))) for name, model in models.items()
             },
         }
         for sample in samples
     }
 
 
-def _as_json(figures: dict[str, Any]) -> dict[str, Any]:
-    """Without the names, which stand elsewhere, and with what can't be told as None."""
-    kept = {name: value for name, value in figures.items() if name not in ("problem", "family")}
-    kept["regret"] = {str(top): value for top, value in kept["regret"].items()}
-    return {name: None if value != value else value for name, value in kept.items()}
+def _figures(told: Quality) -> Any:
+    """Without the names, which stand elsewhere."""
+    return finite({name: value for name, value in asdict(told).items() if name not in ("problem", "family")})
 
 
 @study(TABLES)
@@ -92,7 +90,7 @@ def _show(name: str, found: Mapping[str, Any], console: Console) -> None:
         grid.add_column(heading, justify="right")
     for model in next(iter(found.values()))["models"]:
         its = [each["models"][model] for each in found.values()]
-        behind = {top: np.array([one["regret"][str(top)] for one in its]) for top in TOPS}
+        behind = {top: np.array([one["regret"][top] for one in its]) for top in TOPS}
         grid.add_row(
             model,
             *(f"{behind[top].mean():.2%}" for top in TOPS),
