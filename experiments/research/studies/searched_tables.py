@@ -44,7 +44,7 @@ NO_RACE = RaceOptions(candidates=1, looks=1, fewest=1)
 """The shortest race there is: it does not matter here which kernel is the fastest."""
 
 
-def drawn(seed: int, count: int, signature: str = "bf16") -> list[GemmProblem]:
+def drawn(seed: int, count: int, signature: str) -> list[GemmProblem]:
     """Random problems that take some microseconds at least."""
     some = random_problems(signature, seed)
     found = (each for each in some if each.flops > LEAST_FLOP or each.bytes > LEAST_BYTES)

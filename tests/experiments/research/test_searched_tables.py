@@ -21,12 +21,12 @@ RECORDED = {
 
 
 def test_problems_are_none_to_judge_by_and_none_is_short() -> None:
-    found = drawn(7, 100)
+    found = drawn(7, 100, "bf16")
 
     assert len(set(found)) == 100
     assert not {(problem.n, problem.k) for problem in found} & pooled()
     assert all(problem.flops > LEAST_FLOP or problem.bytes > LEAST_BYTES for problem in found)
-    assert drawn(7, 10) == found[:10]
+    assert drawn(7, 10, "bf16") == found[:10]
 
 
 @pytest.mark.parametrize("space", SPACES)
