@@ -284,7 +284,9 @@ class Turns:
     def _all_promised(self) -> bool:
         """Whether turns that run have all GPU seconds that are left."""
         unspent = self._unspent()
-        return unspent is not None and 0.0 < unspent <= sum(self._parts.values()) + 1e-9  # of rounding
+        if unspent is None or not self._parts:  # where none runs, none ends: a claim would wait for ever
+            return False
+        return 0.0 < unspent <= sum(self._parts.values()) + 1e-9  # of rounding
 
     def _left(self, search: int) -> int:
         """The trials of the next turn of a search."""

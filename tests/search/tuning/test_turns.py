@@ -87,6 +87,14 @@ def test_gpu_seconds_that_a_turn_has_are_no_others_until_it_ends() -> None:
         assert turns.take(search, claim).gpu_seconds == 0.75
 
 
+def test_a_search_goes_on_where_rounding_alone_leaves_some_of_the_gpu_seconds() -> None:
+    spent = sum([0.1] * 10)
+    assert 0.0 < 1.0 - spent < 1e-9
+    turns, claim = Turns(1, 1, Budget(gpu_seconds=1.0), slice=10), Claim(10, spent, None)
+    turns.give(0, turns.take(0, Claim(0, 0.0, None)), claim)
+    assert turns.ask(0, claim) == 0  # no other turn runs whose end it could wait for
+
+
 @pytest.mark.parametrize("budget", [Budget(gpu_seconds=1.0), Budget(seconds=1e-9)])
 def test_when_the_time_is_up_a_turn_is_for_the_race_alone(budget: Budget) -> None:
     turns = Turns(1, 1, budget, slice=8)
