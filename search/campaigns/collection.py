@@ -106,7 +106,7 @@ def make_card(campaign: Campaign) -> TableCard:
         protocol=engine.protocol,
         protocol_text=engine.protocol_text,
         recorded=engine.recorded,
-        library=engine.library(plan.problems[0]),
+        library=", ".join(dict.fromkeys(map(engine.library, plan.problems))),
         baselines={
             problem: Baseline(engine.default(problem), campaign.library_us[number], campaign.library_best(number))
             for number, problem in enumerate(plan.problems)

@@ -171,6 +171,20 @@ def test_a_campaign_of_something_else_is_not_continued(table: Table, plan: Plan,
     assert collect(engine, plan, tmp_path / "other.parquet", CampaignOptions()).card.objective is Objective.SANDWICH
 
 
+class OfSeveralLibraries(ReplayEngine):
+    """Problems of several types, whose library's kernels are called through functions of their own."""
+
+    def library(self, problem: Problem) -> str:
+        return "torch.mm" if problem == PROBLEMS[0] else "torch._scaled_mm"
+
+
+def test_the_card_names_what_the_kernels_of_all_problems_are_called_through(
+    table: Table, plan: Plan, tmp_path: Path
+) -> None:
+    found = collect(OfSeveralLibraries(table, TEMPLATE), plan, tmp_path / "t.parquet", CampaignOptions())
+    assert found.card.library == "torch.mm, torch._scaled_mm"
+
+
 class Failing(ReplayEngine):
     """GPUs that answer so many batches each, from threads, and are lost then."""
 
