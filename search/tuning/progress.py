@@ -80,7 +80,9 @@ class StudyProgress:
         self.unit = "µs"
         self._best_us = math.inf
         self._ended = False
-        self._after: Progress | None = None
+        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+        self._after = Progress(*columns, console=self._console, transient=True)  # behind the bar's end
+        self._last = self._after.add_task("", start=False, total=None)
 
     def __call__(self, trial: TrialRecord) -> None:
         """Show a finished trial."""
@@ -88,14 +90,16 @@ class StudyProgress:
         self._progress.update(self._task, advance=1, description=self._best)
 
     def phase(self, text: str) -> None:
-        """Show what is done behind the trials: beside them, or on a line of its own where the bar has ended."""
+        """Show what is done behind the trials: beside them, or on a line of its own where the bar has ended.
+
+        Searches in threads may each tell of theirs; the line shows what was told last.
+        """
         if not self._ended:
             self._progress.update(self._task, description=f"{self._best}; {text}")
         elif self._console.is_terminal:
-            columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-            self._after = Progress(*columns, console=self._console, transient=True)
-            self._after.add_task(text, total=None)
-            self._after.start()
+            self._after.update(self._last, description=text)
+            self._after.start_task(self._last)
+            self._after.start()  # nothing, where it is shown already
 
     def end(self, reason: str = "") -> None:
         """Leave the bar as it is, with the reason why no more is tried, and the terminal to others."""
@@ -104,7 +108,7 @@ class StudyProgress:
         self._ended = True
         self._progress.refresh()  # a notebook would keep the last but one otherwise
         self._progress.stop()
-        if self._after is not None:
+        if self._after.live.is_started:
             self._after.stop()
 
     @property

@@ -1,5 +1,6 @@
 """The display of a search says what is going on, and why it ended."""
 
+import threading
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -56,6 +57,27 @@ def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(
         bar.end("all trials are done")
         bar.phase("give MLflow its pictures")
     assert f"3/3 0:00:00 best {result.best_value:.2f} µs; all trials are done" in shown.getvalue()
+
+
+def test_searches_of_two_spaces_tell_on_one_line_what_they_do_behind_the_end_and_leave_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown, before = StringIO(), set(threading.enumerate())
+    monkeypatch.setattr("sys.stderr", shown)
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("TTY_COMPATIBLE", "1")):
+        monkeypatch.setenv(name, value)
+    with StudyProgress(3) as bar:
+        bar.end("all trials are done")
+        bar.phase("log the [trials] of one")
+        bar.phase("log those of the other")
+    hidden, back = "\x1b[?25l", "\x1b[?25h"
+    text = shown.getvalue()
+    assert "log the [trials] of one" in text
+    assert text.count(hidden) == text.count(back) == 2  # the cursor, once for the bar and once for the line
+    assert text.rfind(back) > text.rfind(hidden)
+    for drawing in set(threading.enumerate()) - before:
+        drawing.join(5)
+        assert not drawing.is_alive()
 
 
 @pytest.mark.slow
