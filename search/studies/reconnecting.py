@@ -84,8 +84,9 @@ class Reconnection:
     def _wait(self, pause: float, error: Exception) -> None:
         cause = _cause(error)
         reason = one_line(getattr(cause, "orig", cause), 200)  # without the statement
-        if self._lost_since is None:
-            self._lost_since = time.monotonic()
+        since = self._lost_since  # of this outage, though another thread may find the database back meanwhile
+        if since is None:
+            since = self._lost_since = time.monotonic()
             if self._seconds > 0:
                 _LOG.warning(
                     "lost the database %s (%s): trying again for %.0f s; what is measured meanwhile is stored then",
@@ -93,7 +94,7 @@ class Reconnection:
                     reason,
                     self._seconds,
                 )
-        if time.monotonic() - self._lost_since >= self._seconds:
+        if time.monotonic() - since >= self._seconds:
             self._seconds = 0.0  # nothing that is left to do waits again
             raise ResumableError(
                 f"the database {self._name} failed ({reason}); what is finished is kept there, go on"

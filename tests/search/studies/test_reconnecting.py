@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import optuna
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy.exc import OperationalError
 
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.database import Database
+from tilescout.search.studies.reconnecting import Reconnection
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials
@@ -49,6 +51,27 @@ def the_study(url: str, seed: int) -> optuna.Study:
     database = Database(url)
     [name] = [name for name in database.names() if name.endswith(f"-s{seed}")]
     return optuna.load_study(study_name=name, storage=database.storage)
+
+
+def test_a_thread_that_finds_the_database_back_leaves_one_that_just_lost_it_trying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reconnection, calls = Reconnection("of a test", 10.0), count(1)
+
+    class Log:
+        def warning(self, text: str, *_: object) -> None:
+            if text.startswith("lost"):  # between this thread's failure and its pause
+                beat = threading.Thread(target=reconnection.insist, args=(lambda: None,))
+                beat.start()
+                beat.join(10)
+
+    def action() -> int:
+        if (number := next(calls)) == 1:
+            raise OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
+        return number
+
+    monkeypatch.setattr("tilescout.search.studies.reconnecting._LOG", Log())
+    assert reconnection.insist(action) == 2
 
 
 @pytest.mark.slow
