@@ -11,6 +11,7 @@ from typing import Any
 
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.problems import Problem
 
@@ -54,14 +55,19 @@ def cache_of(table: Table, problem: Problem, rows: Sequence[int] | None = None) 
     Raises
     ------
     TableError
-        If the table lacks the problem.
+        If the table lacks the problem, or two configurations would have the same key.
     """
     chosen = list(table.rows(problem)) if rows is None else rows
     values = {name: dict(zip(listed, restored(listed), strict=True)) for name, listed in table.card.knobs.items()}
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     for row in chosen:
         configuration = {name: values[name][value] for name, value in table.configuration(int(row)).pairs}
-        entries[key_of(configuration.values())] = configuration | _outcome(table.measurement(int(row)))
+        if (key := key_of(configuration.values())) in entries:
+            raise TableError(
+                f"table {table.path}: two configurations would have the key {key} in a cache, which can't hold both; "
+                "their values have commas in them"
+            )
+        entries[key] = configuration | _outcome(table.measurement(int(row)))
     return {
         "device_name": table.card.product,
         "kernel_name": table.card.space,

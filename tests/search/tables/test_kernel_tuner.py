@@ -140,6 +140,17 @@ def test_a_size_is_written_as_numbers_where_it_is_nothing_else(
     assert cache_of(table, table.problems[0])["problem_size"] == written
 
 
+def test_configurations_that_a_cache_could_not_tell_apart_are_refused(imported: Callable[..., Table]) -> None:
+    entries = [(16, True, "0.5,slow", "x"), (16, True, "0.5", "slow,x")]
+    named = [dict(zip(CACHE["tune_params_keys"], values, strict=True)) for values in entries]
+    cache = {str(number): each | {"time": 1.0 + number} for number, each in enumerate(named)}
+    table = imported(CACHE | {"cache": cache})
+    assert len(table) == 2
+    with pytest.raises(TableError, match=r"two configurations would have the key 16,True,0\.5,slow,x in a cache"):
+        cache_of(table, table.problems[0])
+    assert len(cache_of(table, table.problems[0], [1])["cache"]) == 1
+
+
 def test_a_cache_that_was_not_finished_is_read(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
     path.write_text(json.dumps(CACHE | {"cache": ENTRIES})[:-2] + ",\n")
