@@ -307,7 +307,9 @@ def _check_race(race: Mapping[str, Any], best: Mapping[str, Any]) -> None:
 
 
 def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """One outcome a problem and device: of several, the one whose kernel is fastest at the worst end of its interval.
+    """One outcome a problem and device: of several, the one with the fastest kernel of those that are proven.
+
+    Where none is, it is the one with the fastest that is not.
 
     Raises
     ------
@@ -323,10 +325,12 @@ def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
                 f"studies {held.evidence.study} and {outcome.evidence.study} of {outcome.problem} are of two "
                 f"objectives ({held.objective}, {outcome.objective}): name the studies of one"
             )
-        if held is None or _worst(outcome) < _worst(held):
+        if held is None or _order(outcome) < _order(held):
             chosen[key] = outcome
     return [chosen[key] for key in sorted(chosen)]
 
 
-def _worst(outcome: Outcome) -> float:
-    return outcome.evidence.high if outcome.evidence.high is not None else float("inf")
+def _order(outcome: Outcome) -> tuple[bool, float]:
+    """Those that are proven first, then by the time over the library's, as in `tilescout.search.studies.answers`."""
+    ratio = outcome.evidence.ratio
+    return outcome.choice is Choice.LIBRARY, ratio if ratio is not None else float("inf")

@@ -213,6 +213,7 @@ def race_fastest(
     seed: int,
     beside: Sequence[int] = (),
     fastest: float = math.inf,
+    early: bool = True,
 ) -> Race:
     """Race the fastest of what was timed, and the default.
 
@@ -223,7 +224,7 @@ def race_fastest(
     ----------
     timings
         What was timed, by the indices of the configurations.
-    default, measure, options, seed, beside
+    default, measure, options, seed, beside, early
         See `run_race`.
     fastest
         The lowest ratio to the library that was timed elsewhere, in another space: what is behind that is not the
@@ -250,7 +251,7 @@ def race_fastest(
     racing = close[: options.candidates]
     pair_us = [(1 + timings[index].ratio) * best.library_us for index in {*racing, default}]
     asked = options.over(sum(pair_us) + 2 * best.library_us * len(beside))
-    race = run_race(racing, default, measure_timed, asked, seed, beside)
+    race = run_race(racing, default, measure_timed, asked, seed, beside, early)
     return replace(race, gpu_seconds=gpu_seconds)
 
 
@@ -261,6 +262,7 @@ def run_race(
     options: RaceOptions,
     seed: int,
     beside: Sequence[int] = (),
+    early: bool = True,
 ) -> Race:
     """Measure candidates in interleaved rounds until the leader is separated, or the rounds end, or their seconds.
 
@@ -287,6 +289,8 @@ def run_race(
         Of the order in the rounds and of the draws that tell the probability.
     beside
         Indices of what else runs in every round, and neither wins nor is dropped.
+    early
+        Whether the default may win before `RaceOptions.fewest` heats, as it is the safer answer.
     """
     runners = list(dict.fromkeys([*candidates, default]))
     measured = [*runners, *beside]
@@ -308,7 +312,7 @@ def run_race(
         enough = len(logs) >= options.fewest or time.monotonic() - begun > options.heat_seconds
         over_default = _estimate(_behind(logs, leader, at_default, options))
         proven = leader == at_default or over_default.high <= 1
-        if apart and (enough or leader == at_default):
+        if apart and (enough or (early and leader == at_default)):
             break
         if enough and proven and _loss(_drawn(logs[:, :, racing], options, seed), racing.index(leader)) <= options.loss:
             break

@@ -127,7 +127,13 @@ def test_a_candidate_of_no_library_is_refused() -> None:
         judge(result(0.9, 0.89, 0.91, library_best={**best(0.9, 1.1), "space": "gemm_sm90"}))
 
 
-def test_of_several_studies_of_a_problem_the_surest_decides() -> None:
+def test_of_several_studies_of_a_problem_the_fastest_that_is_proven_decides() -> None:
+    unproven, slow = judge(result(1.05, 0.99, 1.11, study="unproven")), judge(result(1.02, 1.015, 1.025, study="slow"))
+    fast = judge(result(1.03, 1.005, 1.055, study="fast"))  # its interval is wider, as of fewer heats
+    assert [outcome.evidence.study for outcome in best_of([unproven, slow, fast])] == ["fast"]
+
+
+def test_what_did_not_race_decides_nothing_where_something_did() -> None:
     slow, fast = judge(result(1.01, 0.99, 1.03, study="slow")), judge(result(1.02, 1.01, 1.03, study="fast"))
     unraced = judge(result(2, 2, 2, study="unraced", race=None))
     other = judge(result(1, 1, 1, problem="64x64x64:bf16"))

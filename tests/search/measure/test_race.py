@@ -213,6 +213,16 @@ def test_a_clear_win_ends_the_race_after_the_fewest_heats_and_no_race_outlasts_i
     )
 
 
+@pytest.mark.parametrize(("early", "heats"), [(True, 1), (False, OPTIONS.fewest)])
+def test_the_default_wins_before_the_fewest_heats_only_where_it_is_the_safer_answer(early: bool, heats: int) -> None:
+    rounds = Rounds({DEFAULT: 1.0, 1: 1.02}, noise=0.001, drift=0.0)
+
+    won = run_race([1], DEFAULT, rounds.measure, OPTIONS, 0, early=early)
+
+    assert won.answer == won.winner == DEFAULT
+    assert won.rounds == heats * OPTIONS.look
+
+
 def test_a_kernel_that_is_in_another_state_in_each_heat_is_not_proven_by_its_lucky_ones() -> None:
     states = (1.38, 1.47, 1.51)  # the default takes 1.43, and this one 1.45 on average
 

@@ -38,7 +38,7 @@ from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.studies.trials import MEASUREMENT, finished_trials
 from tilescout.search.tracking.suite import suite_metrics
-from tilescout.search.tuning import problem_search, study
+from tilescout.search.tuning import duel, problem_search, study
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.lane import Lane
 from tilescout.search.tuning.study import TuneOptions
@@ -85,8 +85,8 @@ def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported
     held = study_store(tmp_path).results()
     assert len(held) == 2
     answer = fastest(results)
-    highs = [result.best.measurement.timing.ratio_high for result in results]  # type: ignore[union-attr]
-    assert results.index(answer) == highs.index(min(highs))
+    times = [result.best.measurement.timing.ratio for result in results]  # type: ignore[union-attr]
+    assert results.index(answer) == times.index(min(times))
     outcomes = [judge(record, {each.name: each for each in found(engine)}) for record in held.values() if record]
     (chosen,) = best_of(outcomes)
     assert chosen.space == answer.info.space
@@ -336,6 +336,29 @@ def test_answers_of_two_spaces_are_told_apart_by_rounds_in_which_both_ran(
     named = {each.name: each for each in found(engine)}
     (chosen,) = best_of([judge(record, named) for record in study_store(tmp_path).results().values() if record])
     assert chosen.space == "scratch_gemm"
+
+
+def test_neither_answer_wins_their_race_before_the_fewest_heats(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ratios(evaluator: Evaluator, indices: Sequence[int]) -> list[float]:
+        own = 1.25 if evaluator.template.name == "plain_gemm" else 1.5
+        return [1.5 if index < 0 else own for index in indices]
+
+    rigged(monkeypatch, ratios)
+    races: list[Race] = []
+
+    def race(*arguments: Any, **options: Any) -> Race:
+        races.append(race_fastest(*arguments, **options))
+        return races[-1]
+
+    monkeypatch.setattr(duel, "race_fastest", race)
+    options = RaceOptions(candidates=1, look=3, looks=9, fewest=5, within=1e3)
+    plain, scratch = tune_suite(engine, [PROBLEM], replace(asked(engine, PROBLEM, 4, tmp_path), race=options))
+
+    [met] = races
+    assert met.rounds == 3 * 5  # the first one is far ahead, and would have won at once if it were the safer one
+    assert fastest([plain, scratch]) is plain
 
 
 @pytest.mark.parametrize("apart", [True, False])
