@@ -6,6 +6,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyResult, spoken
+from tilescout.search.studies.sums import fewer_bits
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
@@ -57,6 +58,8 @@ def print_result(result: StudyResult, console: Console) -> None:
             console.say(
                 f"best: {_spoken(peer.over.inverse())} of the speed of {plain(peer.name)}, {peer.seconds:.1f} s to tune"
             )
+    if told := fewer_bits(info.space, info.problem, info.library):
+        console.say(told)
     if result.stopped:
         console.say(f"stopped by itself: {plain(result.stopped)}")
     if (doubt := unexplained(result)) is not None:

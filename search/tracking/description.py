@@ -9,6 +9,7 @@ from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
+from tilescout.search.studies.sums import fewer_bits
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library
@@ -55,7 +56,9 @@ def verdict(result: StudyResult) -> str:
         if result.not_raced
         else " Not raced: the fastest of many measurements is a little flattered."
     )
-    return f"Best: {timing.time_us:.2f} {result.info.provenance.unit}, {library}{against}.{raced}"
+    told = fewer_bits(result.info.space, result.info.problem, result.info.library)
+    unlike = f" Note: {told}." if told else ""
+    return f"Best: {timing.time_us:.2f} {result.info.provenance.unit}, {library}{against}.{raced}{unlike}"
 
 
 def interval(estimate: Estimate) -> str:
