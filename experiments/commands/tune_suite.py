@@ -31,7 +31,7 @@ from tilescout.spaces.errors import TableError, TilescoutError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
-from tilescout.spaces.texts import number_of, some_of
+from tilescout.spaces.texts import number_of, plain, some_of
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.standing.logger import StandingSuite
@@ -289,7 +289,7 @@ class _Tracking:
 
 
 def _print(results: Sequence[StudyResult], problems: int, title: str, console: Console) -> None:
-    from tilescout.search.tracking.suite import library_best_heading, shown_problem, suite_metrics
+    from tilescout.search.tracking.suite import libraries_of, library_best_heading, shown_problem, suite_metrics
 
     peer = library_best_heading(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
@@ -319,7 +319,8 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
     told = total["known_library_best"]
     known = f" ({told:.0f} known)" if told < total["solved_problems"] else ""
     of_best = f" and {over:.4f} of {peer}{known}" if over is not None else ""
-    speed = f"geometric mean {mean:.4f} of the library's speed{of_best}{solved}; " if mean is not None else ""
+    library = plain(libraries_of(results))
+    speed = f"geometric mean {mean:.4f} of the speed of {library}{of_best}{solved}; " if mean is not None else ""
     spent = f"{number_of(int(total['trials']), 'trial')}, {total['gpu_seconds']:.1f} s of GPU"
     console.say(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling")
     if seen := len({result.info.problem for result in results if result.info.hindsight}):

@@ -15,6 +15,7 @@ from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.studies.answers import by_problem, fastest
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
+from tilescout.search.tracking.description import as_text
 from tilescout.search.tracking.fields import milliseconds
 from tilescout.search.tracking.store import (
     Opening,
@@ -233,7 +234,8 @@ def _unit(results: Sequence[StudyResult]) -> str:
 def _describe(results: Sequence[StudyResult]) -> str:
     """A table of the problems, in Markdown."""
     best = library_best_heading(results)
-    lines = [f"| problem | trials | {_unit(results)} | over the library |{f' over {best} |' if best else ''}"]
+    over_library = as_text(libraries_of(results))
+    lines = [f"| problem | trials | {_unit(results)} | over {over_library} |{f' over {best} |' if best else ''}"]
     lines.append("| --- " * (lines[0].count("|") - 1) + "|")
     for result in results:
         timing = result.best.measurement.timing if result.best is not None else None
@@ -249,6 +251,11 @@ def shown_problem(result: StudyResult, results: Sequence[StudyResult]) -> str:
     """The problem of a result in a table of them; with the space where that is another one than the first's."""
     space = result.info.space
     return str(result.info.problem) if space == results[0].info.space else f"{result.info.problem}, {space}"
+
+
+def libraries_of(results: Sequence[StudyResult]) -> str:
+    """The functions that the speeds of results are over, which say how sums of 8-bit products are kept."""
+    return " and ".join(dict.fromkeys(result.info.library for result in results)) or "the library"
 
 
 def library_best_heading(results: Sequence[StudyResult]) -> str:

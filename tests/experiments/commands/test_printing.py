@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tilescout.experiments.commands import tune_suite
 from tilescout.experiments.commands.printing import print_result
 from tilescout.search import StudyResult, tune
 from tilescout.search.measure.library_best import Peer
 from tilescout.search.measure.measurement import Status
+from tilescout.search.tracking import suite as suite_page
 from tilescout.spaces.terminal import Console
 
 FORGED = "a reason\nbest: forged"
@@ -25,3 +27,16 @@ def test_no_text_of_a_study_begins_a_line(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert shown.count("a reason best: forged") >= 5
     assert not [line for line in shown.splitlines() if line.startswith("best: forged")]
+
+
+def test_the_results_of_a_suite_name_the_functions_that_speeds_are_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [
+        tune("gemm_sm90", problem, sampler="random", device="replay", budget=1, store=tmp_path, mlflow=False)
+        for problem in ("512x512x512:bf16", "512x512x512:e4m3-bf16")
+    ]
+    tune_suite._print(results, 2, "a suite", Console(width=200))
+    assert "of the speed of torch.mm and torch._scaled_mm(use_fast_accum=False)" in capsys.readouterr().out
+    page = suite_page._describe(results)
+    assert "| over torch.mm and torch.\\_scaled\\_mm(use\\_fast\\_accum=False) |" in page
