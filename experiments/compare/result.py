@@ -25,7 +25,7 @@ from tilescout.experiments.compare.scores import Baselines, RunScore, best_so_fa
 from tilescout.experiments.compare.truth import Floats, Truth
 from tilescout.experiments.finite import finite
 from tilescout.spaces.shapes import shape_groups
-from tilescout.spaces.texts import number_of
+from tilescout.spaces.texts import number_of, plain
 
 TOLERANCES = (0.05, 0.01)
 """How far from the table's best "to within" is asked for, relative."""
@@ -105,6 +105,8 @@ class Comparison:
         `tilescout.spaces.shapes`.
     versions
         Of tilescout and of what the strategies are made with.
+    libraries
+        The library's functions that speeds are over, where they are known.
     """
 
     trials: int
@@ -115,6 +117,7 @@ class Comparison:
     tests: Sequence[PairedTest]
     shapes: int
     versions: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
 
     @property
     def asked(self) -> str:
@@ -128,7 +131,8 @@ class Comparison:
     def peers(self) -> str:
         """The speed of the tables' best over the library, and over its own best where that was recorded."""
         told = []
-        for name, whom in (("best_over_library", "the library"), ("best_over_library_best", "the library's best")):
+        library = plain(" and ".join(self.libraries) or "the library")
+        for name, whom in (("best_over_library", library), ("best_over_library_best", "the library's best")):
             known = [case[name] for case in self.cases.values() if np.isfinite(case.get(name, np.nan))]
             if known:
                 mean = np.exp(np.mean(np.log(known)))
@@ -208,6 +212,7 @@ class Comparison:
             "confidence": CONFIDENCE,
             "intervals": "over problems; seeds_low and seeds_high over seeds",
             "versions": dict(self.versions),
+            "libraries": list(self.libraries),
             "warnings": self.warnings,
             "cases": dict(self.cases),
             "contenders": {
@@ -276,7 +281,8 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     tests = paired_tests(ordered, fixed, {case.label: shape for case, shape in labels.items()})
     known = {label for found in by_run.values() for label in found}
     shapes = {shape for case, shape in labels.items() if case.label in known}
-    return Comparison(trials, seeds, tables, cases, standings, tests, len(shapes))
+    libraries = tuple(dict.fromkeys(truth.library for truth in truths.values() if truth.library))
+    return Comparison(trials, seeds, tables, cases, standings, tests, len(shapes), libraries=libraries)
 
 
 def is_deterministic(traces: Sequence[Trace]) -> bool:

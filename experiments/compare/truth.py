@@ -37,6 +37,8 @@ class Truth:
         The time of the default configuration in µs, infinite if it failed; NaN if it was not tried.
     library_us, library_best_us
         The times of the library's function and of the fastest of its candidates in µs; NaN where they are not known.
+    library
+        The library's function; empty where it is not known.
     """
 
     times_us: Floats
@@ -48,6 +50,7 @@ class Truth:
     default_us: float = float("nan")
     library_us: float = float("nan")
     library_best_us: float = float("nan")
+    library: str = ""
 
     @classmethod
     def of(cls, recording: RecordedSpace) -> Self:
@@ -72,7 +75,8 @@ class Truth:
         default_us = float("nan") if row is None else float(table.times_us[row])
         baseline = table.card.baselines[recording.problem]
         # In place of a library, a table of another tuner has its median configuration.
-        library_us = float("nan") if table.card.library == LIBRARY else baseline.library_us
+        library = "" if table.card.library == LIBRARY else table.card.library
+        library_us = baseline.library_us if library else float("nan")
         best = float("nan") if baseline.library_best is None else baseline.library_best.ratio.value
         return cls(
             np.where(timed, times, worst),
@@ -83,6 +87,7 @@ class Truth:
             default_us=default_us,
             library_us=library_us,
             library_best_us=library_us * best,
+            library=library,
         )
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, open_case, run_all, run_named, run_one
 from tilescout.experiments.compare.report import verdict, write_comparison
 from tilescout.experiments.compare.result import Comparison, Standing, compare_traces
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import Problem
@@ -22,6 +23,7 @@ from tilescout.spaces.problems import Problem
 RunCommand = Callable[..., None]
 
 PROBLEM, OTHER = "512x512x512:bf16", "16x4096x4096:bf16"
+MM, ACCURATE = "torch.mm", "torch._scaled_mm(use_fast_accum=False)"
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +209,17 @@ def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_w
     told = Comparison(2, 3, ("t.parquet",), cases, [], [], 12).peers
     assert "2.000 times the speed of the library on 2 of 2 problems" in told
     assert "3.000 times the speed of the library's best on 1 of 2 problems" in told
+    named = Comparison(2, 3, ("t.parquet",), cases, [], [], 12, libraries=(MM, ACCURATE)).peers
+    assert f"2.000 times the speed of {MM} and {ACCURATE} on 2 of 2 problems" in named
+
+
+def test_a_comparison_names_the_functions_that_speeds_are_over() -> None:
+    tables = {path.stem: Table.read(path) for path in shipped_tables()}
+    of = {"gemm_sm90-h200-bf16": "512x512x512:bf16", "gemm_sm90-h200-e4m3": "512x512x512:e4m3-bf16"}
+    cases = [Case(str(tables[name].path), tables[name].card.sha256, problem) for name, problem in of.items()]
+    found = compare_traces({case: open_case(case)[0] for case in cases}, [], 1, 1)
+    assert found.libraries == (MM, ACCURATE)
+    assert found.to_dict()["libraries"] == [MM, ACCURATE]
 
 
 @pytest.mark.slow
