@@ -222,20 +222,26 @@ def _grid(found: Sequence[StudyResult]) -> Grid:
     grid.add_column("study", overflow="fold")
     units = [result.info.provenance.unit for result in found]
     unit = units[0] if len(set(units)) == 1 else "µs"
-    for heading in ("trials", f"best\n{unit}", "vs\nlibrary", "GPU s"):
+    listed = any(result.over_library_best is not None for result in found)
+    for heading in ("trials", f"best\n{unit}", "vs\nlibrary", *["vs its\nbest"] * listed, "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("raced")
     for result in found:
-        grid.add_row(*_row(result, unit))
+        grid.add_row(*_row(result, unit, listed))
     return grid
 
 
-def _row(result: StudyResult, unit: str) -> Iterator[str]:
-    """The cells of a study, whose times have their unit where it is not the heading's."""
+def _row(result: StudyResult, unit: str, listed: bool) -> Iterator[str]:
+    """The cells of a study, whose times have their unit where it is not the heading's.
+
+    One is of the speed over the library's best if it is `listed`.
+    """
     ratio, own = _ratio(result), result.info.provenance.unit
     yield result.info.name
     yield str(len(result.trials))
     yield f"{ratio * result.info.library_us:.2f}{f' {own}' if own != unit else ''}" if ratio is not None else "none"
     yield f"{1 / ratio:.3f}" if ratio is not None else ""
+    if listed:
+        yield f"{over.value:.3f}" if (over := result.over_library_best) is not None else ""
     yield f"{result.gpu_seconds:.2f}"
     yield "yes" if result.race is not None else "no"

@@ -25,6 +25,7 @@ def _about(result: StudyResult) -> dict[str, object]:
         "kernel source": info.space_hash[:12],
         "problem": str(info.problem),
         "device": info.device,
+        "library": info.library,
         "measured by": info.provenance.kind,
         "objective": str(info.provenance.objective),
         "protocol": info.provenance.versions.get("protocol", ""),
@@ -37,9 +38,11 @@ def _about(result: StudyResult) -> dict[str, object]:
 def _figures(result: StudyResult) -> dict[str, object]:
     timing = result.best.measurement.timing if result.best is not None else None
     first_best = result.best.number if result.best is not None else ""
+    over_best = result.over_library_best
     return {
         f"best {result.info.provenance.unit}": f"{timing.time_us:.2f}" if timing is not None else "none",
         "vs library": f"{1 / timing.ratio:.3f}" if timing is not None else "",
+        "vs library's best": f"{over_best.value:.3f}" if over_best is not None else "",
         "found by trial": first_best,
         "trials": len(result.trials),
         "failed": sum(trial.measurement.failed for trial in result.trials),

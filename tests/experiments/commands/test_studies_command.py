@@ -50,6 +50,9 @@ def test_studies_are_listed_and_one_that_can_not_be_read_is_named(
     for sampler, trials in (("random", "12"), ("tpe", "1")):
         [line] = [line for line in printed.splitlines() if line.startswith(NAME.format(sampler))]
         assert line.split("│")[1].strip() == trials
+        over = load_study(NAME.format(sampler), store=store).over_library_best
+        assert over is not None
+        assert line.split("│")[4].strip() == f"{over.value:.3f}"
     assert "broken.journal" in printed.splitlines()[-1]
 
 
@@ -136,6 +139,8 @@ def test_two_studies_stand_side_by_side(run: Run, store: Path, capsys: pytest.Ca
     assert found["studies"] == names
     assert found["not_comparable"] == []
     assert found["differences"]["trials"] == [12, 1]
+    over = [load_study(name, store=store).over_library_best for name in names]
+    assert found["differences"]["vs library's best"] == [f"{each.value:.3f}" for each in over if each is not None]
     assert found["differences"]["sampler"] == ["random", "tpe"]
     assert "problem" not in found["differences"]
 
