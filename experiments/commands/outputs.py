@@ -110,7 +110,7 @@ def check_plot(path: Path) -> None:
 
 
 def check_apart_from_arguments(output: Path) -> None:
-    """Refuse to write over any file that the command line names otherwise.
+    """Refuse to write over any file that the command line names otherwise, in whatever spelling.
 
     Raises
     ------
@@ -121,8 +121,16 @@ def check_apart_from_arguments(output: Path) -> None:
     for value in click.get_current_context().params.values():
         given += value if isinstance(value, tuple) else [value]
     named = [Path(value) for value in given if isinstance(value, str | Path)]
-    if sum(path.absolute() == output.absolute() for path in named) > 1:  # the output itself is one of them
+    if sum(_are_one(path, output) for path in named) > 1:  # the output itself is one of them
         raise StoreError(f"{output} is named twice: choose another file for --json")
+
+
+def _are_one(path: Path, output: Path) -> bool:
+    """Whether two paths lead to one file, by links or by folders; what is named need be no path."""
+    try:
+        return os.path.realpath(path) == os.path.realpath(output) or path.samefile(output)
+    except (OSError, ValueError):  # one is not there, or can be no path
+        return False
 
 
 def check_apart(given: Path, *outputs: Path) -> None:

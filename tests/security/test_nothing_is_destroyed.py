@@ -214,6 +214,18 @@ def test_a_result_that_is_read_and_would_be_written(forked_scene: "Scene", searc
     assert snapshot(forked_scene.folder) == before
 
 
+def test_a_result_that_is_read_and_would_be_written_by_another_spelling(forked_scene: "Scene", searched: Path) -> None:
+    shutil.copyfile(searched / "result.json", forked_scene.folder / "result.json")
+    (forked_scene.folder / "inner").mkdir()
+    (forked_scene.folder / "symbolic.json").symlink_to("result.json")
+    (forked_scene.folder / "hard.json").hardlink_to(forked_scene.folder / "result.json")
+    before = snapshot(forked_scene.folder)
+    for spelling in ("inner/../result.json", "symbolic.json", "hard.json"):
+        lookup = (*LOOKUP, "--study", "result.json", "--out", "lookup.json", "--json", spelling)
+        assert "is named twice" in forked_scene.survives(*lookup, codes=(2,)).stderr
+        assert snapshot(forked_scene.folder) == before
+
+
 @pytest.mark.slow
 def test_a_finished_comparison(forked_scene: "Scene", small_table: Table) -> None:
     compare = ["compare", "--table", small_table.path, "--samplers", "random", "--trials", "3", "--out", "out"]
