@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.summary import Summary
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.gpus import driver_version
 from tilescout.search.engines.library_candidates import library_of
@@ -308,7 +309,8 @@ def make_tuner(root: Path, options: TunerOptions, overlapped: bool = False, besi
     def open_engine() -> "Engine":
         from tilescout.search.engines.local import LocalEngine  # who only looks up need not wait for it
 
-        return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(protocol=protocol, timeout=_KERNEL_SECONDS))
+        live = LiveOptions(CompileOptions(standby=options.standby), protocol, _KERNEL_SECONDS)
+        return LocalEngine(template, artifacts, (gpu,), options=live)
 
     return started(Tuner(template, find_device(product), store, artifacts, open_engine, options, beside))
 

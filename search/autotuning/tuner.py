@@ -21,6 +21,7 @@ from tilescout.search.autotuning.shortlist import shortlist
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.summary import Summary
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.complements import complemented
 from tilescout.search.engines.engine import Engine
 from tilescout.search.export.bundle import Bundle
@@ -76,6 +77,8 @@ class TunerOptions:
         launches by the host slower (`experiments/results/one-line.md`). None is yes where TorchInductor records CUDA
         graphs, as in its mode reduce-overhead. True is for those who record CUDA graphs of compiled code themselves.
         Products are then decided by kernels that are timed between such kernels, one of which Triton compiles.
+    standby
+        Whether processes stand by for the next process that tunes, as `CompileOptions.standby` says.
     """
 
     seconds: float = 20.0
@@ -85,6 +88,7 @@ class TunerOptions:
     side_by_side: bool = True
     keys_in_place: bool = True
     dependent_launch: bool | None = None
+    standby: bool = CompileOptions.standby
 
     def __post_init__(self) -> None:
         if not self.seconds >= 0:

@@ -233,3 +233,11 @@ def test_what_another_tuner_decided_is_decided_anew_and_so_are_its_other_sizes(
         monkeypatch.setattr(each, "_wanted", lambda sightings, bundle, each=each: [] if each._own else [product])
         each.decide([Sighting((product,), dynamic=True)])
     assert asked == [1, 14, 1, 14]
+
+
+@pytest.mark.parametrize("stands_by", [True, False])
+def test_processes_stand_by_for_the_next_that_tunes_unless_they_may_not(
+    tmp_path: Path, opened: list[LiveOptions], stands_by: bool
+) -> None:
+    inductor.make_tuner(tmp_path, TunerOptions(standby=stands_by))._open()
+    assert [each.compile.standby for each in opened] == [stands_by]
