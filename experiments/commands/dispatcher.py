@@ -22,6 +22,7 @@ from tilescout.experiments.commands.options import (
     json_option,
     mlflow_option,
     space_argument,
+    standby_option,
     store_option,
 )
 from tilescout.experiments.commands.outputs import (
@@ -34,6 +35,7 @@ from tilescout.experiments.commands.outputs import (
     write_result,
 )
 from tilescout.experiments.progress import waiting
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernels, Models, portfolios_of
@@ -74,6 +76,7 @@ class DispatcherRequest:
     device: str
     sweep: Path | None
     model: Path | None
+    standby: bool
     store: Path
     out: Path | None
     python: Path | None
@@ -148,6 +151,7 @@ class DispatcherRequest:
     help="Replay recorded times, up to their largest m.",
 )
 @click.option("--model", type=Named(), help="Cost model, or a folder of some. [default: the shipped one]")
+@standby_option
 @store_option
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The dispatcher's file. [default: one in the store]"
@@ -253,8 +257,9 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         raise DeviceError(
             f"no GPU here that {template.name} builds for: with `--device h200` a model chooses, and proves nothing"
         )
+    live = replace(SWEEPING, compile=CompileOptions(standby=asked.standby))
     with ExitStack() as stack:
-        engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING))
+        engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device], options=live))
         kernels = portfolios_of(template, problem, engine.device)
         models, _ = models_of(asked.model, kernels)
         chosen = candidates(kernels, models, asked.options)

@@ -19,6 +19,7 @@ from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.recorded import read_sweep
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.spaces.devices import find_device
@@ -278,6 +279,23 @@ def test_what_can_not_be_built_is_refused(
     monkeypatch.chdir(Path(__file__).parents[3])
     with pytest.raises(error, match=why):
         _run(store, *(str(recorded) if each == "RECORDED" else each for each in arguments))
+
+
+@pytest.mark.parametrize(("arguments", "stands_by"), [((), True), (("--no-standby",), False)])
+def test_processes_stand_by_for_the_next_command_unless_they_may_not(
+    store: Path, arguments: tuple[str, ...], stands_by: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[LiveOptions] = []
+
+    def open_engine(*_: object, options: LiveOptions) -> None:
+        opened.append(options)
+        raise DeviceError("enough was seen")
+
+    monkeypatch.setattr("tilescout.experiments.commands.dispatcher.usable_gpus", lambda template: ["cuda:0"])
+    monkeypatch.setattr("tilescout.experiments.commands.dispatcher.LocalEngine", open_engine)
+    with pytest.raises(DeviceError, match="enough was seen"):
+        _run(store, *arguments)
+    assert [options.compile.standby for options in opened] == [stands_by]
 
 
 @pytest.mark.parametrize(
