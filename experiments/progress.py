@@ -1,9 +1,11 @@
 """Progress of long work, on standard error."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -80,9 +82,33 @@ def counted(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Say what is being done, and for how long, while the context is open: for work without countable steps."""
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    """Say what is being done, and for how long, while the context is open: for work without countable steps.
+
+    Where standard error is no terminal, as a file, a line says so every `LINE_SECONDS`.
+    """
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+    if not console.is_terminal:
+        with _lines(what, console):
+            yield
+        return
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as shown:
         shown.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def _lines(what: str, console: Console) -> Iterator[None]:
+    started, ended = time.monotonic(), Event()
+
+    def say() -> None:
+        while not ended.wait(LINE_SECONDS):
+            console.say(f"{timedelta(seconds=round(time.monotonic() - started))}, {what}")
+
+    saying = Thread(target=say, name="waiting", daemon=True)
+    saying.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        saying.join()

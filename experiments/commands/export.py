@@ -16,6 +16,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
 from tilescout.experiments.commands.resuming import how_to_finish
+from tilescout.experiments.progress import waiting
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.bundling import dispatched
 from tilescout.search.dispatch.dispatcher import read_dispatcher
@@ -139,8 +140,9 @@ def export(
         console.say(f"left out: {describe_unfinished(decided.unfinished)}: {todo}")
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store), to_read=True)
-        grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)
-        bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
+        with waiting("choose kernels, and compile those that the store lacks"):
+            grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)
+            bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
         algorithms = len(bundle.chosen) - len(bundle.ours)
         others = f"{algorithms} to named algorithms of the library, " if algorithms else ""
         if outcomes:

@@ -1,8 +1,11 @@
 """Progress on standard error: a bar on a terminal, lines now and then in a file."""
 
+import time
+
 import pytest
 
-from tilescout.experiments.progress import LINE_SECONDS, LineProgress, progress_bar
+from tilescout.experiments import progress as module
+from tilescout.experiments.progress import LINE_SECONDS, LineProgress, progress_bar, waiting
 
 
 def test_a_file_gets_a_line_now_and_then_and_one_at_the_end(
@@ -29,3 +32,19 @@ def test_a_file_gets_a_line_now_and_then_and_one_at_the_end(
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not isinstance(progress_bar(), LineProgress)
+
+
+def test_a_file_is_told_what_is_waited_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINE_SECONDS", 0.05)
+    said, until = "", time.monotonic() + 30
+    with waiting("compile [a] kernel"):
+        while not said and time.monotonic() < until:
+            time.sleep(0.05)
+            said = capsys.readouterr().err
+    assert said.splitlines()[0].startswith("0:00:")
+    assert said.splitlines()[0].endswith(", compile [a] kernel")
+    capsys.readouterr()
+    monkeypatch.setattr(module, "LINE_SECONDS", LINE_SECONDS)
+    with waiting("nothing that takes long"):
+        pass
+    assert capsys.readouterr().err == ""
