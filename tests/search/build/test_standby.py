@@ -20,9 +20,10 @@ import pytest
 
 from tilescout.search.build import standby, standing
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.compilers import CompileOptions, CompilePool, standby_of
 from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running, wake
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.grouped_pair_sm90 import TEMPLATE as PAIRS
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.templates import find_template
 
@@ -435,6 +436,13 @@ def test_kernels_of_both_spaces_of_a_product_are_compiled_by_forks_of_one_proces
     finally:
         for pool in pools:
             pool.close()
+
+
+def test_pairs_of_kernels_are_compiled_by_a_process_that_stands_by_too() -> None:
+    assert find_template("grouped_pair_sm90") is PAIRS
+    ready = standby_of(PAIRS, "sm_90a")
+    assert ready is not None
+    assert ready.arguments == ("grouped_pair_sm90", "sm_90a")
 
 
 def test_a_folder_that_others_could_open_is_refused(place: Path) -> None:
