@@ -48,7 +48,7 @@ from tilescout.search.engines.selection import usable_gpus
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, StoreError
-from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
@@ -325,7 +325,7 @@ def print_dispatcher(found: Dispatcher, console: Console) -> None:
     product = str(found.problem).removeprefix("1x")
     title = f"{found.space} on {found.device}, {product} for 1 to {found.most_rows:,} rows ({found.measured_by})"
     grid = Grid(title=title, title_justify="left")
-    for heading in ("m", "kernel", "m measured", "of the library's time", "proven"):
+    for heading in ("m", "kernel", "m measured", f"of the time of {Gemm().library(found.problem)}", "proven"):
         grid.add_column(heading, justify="right")
     for each in found.stretches:
         inside = found.ratios(each.low, each.high)

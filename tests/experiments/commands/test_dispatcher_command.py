@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
-from tilescout.experiments.commands.dispatcher import dispatcher, models_of, place_in
+from tilescout.experiments.commands.dispatcher import dispatcher, models_of, place_in, print_dispatcher
 from tilescout.experiments.commands.export import export
 from tilescout.search.dispatch.building import DispatchOptions, measure_dispatcher
-from tilescout.search.dispatch.dispatcher import read_dispatcher
+from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.dispatch.recorded import read_sweep
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.export.bundle import read_bundle
@@ -26,6 +27,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, ExportError, ModelError, ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
+from tilescout.spaces.terminal import Console
 
 PRODUCT = ("gemm_sm90", "--product", "6144x4096:bf16", "--most-rows", MOST)
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
@@ -98,6 +100,23 @@ def test_it_is_logged_to_mlflow_with_its_figures_and_files(recorded: Path, store
     assert run.data.metrics["ranges"] == len(made.stretches)
     files = {each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)}
     assert files == {"gemm_sm90-h200-6144x4096-bf16.json", "dispatcher.py", "regret.png"}
+
+
+@pytest.mark.parametrize(
+    ("fast", "library"),
+    [(False, "torch._scaled_mm(use_fast_accum=False)"), (True, "torch._scaled_mm(use_fast_accum=True)")],
+)
+def test_the_function_that_times_are_over_is_named(
+    fast: bool, library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem, template = GemmProblem(1, 1280, 1280, dtype="e4m3", fast=fast), find_template("gemm_sm90")
+    kernel = template.default(problem, find_device("h200"))
+    made = Dispatcher(
+        *(problem, 64, template.name, {template.name: template.source_hash}, "h200", (kernel,), (template.name,)),
+        *((Stretch(1, 64, 0),), "a test"),
+    )
+    print_dispatcher(made, Console(width=200))
+    assert f"of the time of {library}" in capsys.readouterr().out
 
 
 def test_in_a_store_what_a_gpu_measured_is_replaced_by_nothing_else(
