@@ -39,6 +39,7 @@ from tilescout.experiments.commands.options import (
     suite_problems,
 )
 from tilescout.experiments.commands.outputs import check_apart, check_mlflow, check_result, console_beside, write_result
+from tilescout.experiments.commands.printing import library_best_cell
 from tilescout.experiments.commands.tables import record_of
 from tilescout.experiments.progress import LineProgress, waiting
 from tilescout.search.build.compilers import CompileOptions
@@ -300,13 +301,17 @@ def _print_best(table: Table, console: Console) -> None:
     """Print the best and the default of each problem."""
     grid = Grid(title=str(table), title_justify="left")
     grid.add_column("problem", no_wrap=True)
-    for heading in (f"{table.card.library} µs", "best", "default", "rows", "pruned", "failed"):
+    baselines = table.card.baselines
+    listed = any(baseline.library_best is not None for baseline in baselines.values())
+    speeds = ("best", "default", *["library's best"] * listed)
+    for heading in (f"{table.card.library} µs", *speeds, "rows", "pruned", "failed"):
         grid.add_column(heading, justify="right")
     for summary in table.summarise():
         best = f"{1 / summary.best_timing.ratio:.3f}" if summary.best_timing else "none"
         default = f"{1 / summary.default_timing.ratio:.3f}" if summary.default_timing else "none"
         counts = (summary.rows, summary.pruned, summary.failed)
-        grid.add_row(str(summary.problem), f"{summary.library_us:.2f}", best, default, *map(str, counts))
+        library_best = [library_best_cell(baselines[summary.problem])] * listed
+        grid.add_row(str(summary.problem), f"{summary.library_us:.2f}", best, default, *library_best, *map(str, counts))
     console.print(grid)
     console.say(f"speeds are over {table.card.library}'s; {table.card.selection}")
     console.say(f"table: {plain(table.path)}")

@@ -11,7 +11,7 @@ from tilescout.search.tracking import Logged, as_text, log_experiment, markdown_
 from tilescout.search.tracking.mlflow_hooks import View
 
 _VIEW = View(("rows", "mean_best_speedup", "mean_default_speedup", "failed"), ("space", "suite", "device"))
-_ROW = ("problem", "library_us", "best_speedup", "default_speedup", "rows", "pruned", "failed")
+_ROW = ("problem", "library_us", "best_speedup", "default_speedup", "library_best_speedup", "rows", "pruned", "failed")
 
 
 def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) -> Logged:
@@ -32,7 +32,8 @@ def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) 
         If the store can't be opened or written.
     """
     card, summaries = table.card, table.summarise()
-    rows = [_row(summary) for summary in summaries]
+    library_best = [card.baselines[summary.problem].library_best_speedup for summary in summaries]
+    rows = [_row(summary, speed) for summary, speed in zip(summaries, library_best, strict=True)]
     best = [1 / summary.best_timing.ratio for summary in summaries if summary.best_timing]
     default = [1 / summary.default_timing.ratio for summary in summaries if summary.default_timing]
     metrics = {
@@ -43,6 +44,8 @@ def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) 
         "mean_best_speedup": _mean(best),
         "mean_default_speedup": _mean(default),
     }
+    if known := [speed for speed in library_best if speed is not None]:
+        metrics["mean_library_best_speedup"] = _mean(known)
     how = as_text(f"protocol {card.protocol}: {card.selection}")
     about = f"**{as_text(card.space)}** on {as_text(card.product)}, {how}"
     shown = [[str(cell) if not isinstance(cell, float) else f"{cell:.4g}" for cell in row] for row in rows]
@@ -66,11 +69,12 @@ def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) 
         )
 
 
-def _row(summary: ProblemSummary) -> tuple[object, ...]:
+def _row(summary: ProblemSummary, library_best: float | None) -> tuple[object, ...]:
     best = 1 / summary.best_timing.ratio if summary.best_timing else "none"
     default = 1 / summary.default_timing.ratio if summary.default_timing else "none"
     counts = (summary.rows, summary.pruned, summary.failed)
-    return (str(summary.problem), summary.library_us, best, default, *counts)
+    listed = "unknown" if library_best is None else library_best
+    return (str(summary.problem), summary.library_us, best, default, listed, *counts)
 
 
 def _mean(speeds: Sequence[float]) -> float:

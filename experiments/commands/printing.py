@@ -7,6 +7,7 @@ from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.search.studies.sums import fewer_bits
+from tilescout.search.tables.card import Baseline
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
@@ -75,6 +76,12 @@ def print_result(result: StudyResult, console: Console) -> None:
     )
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
     console.say(f"of the GPU's time: {spent}")
+
+
+def library_best_cell(baseline: Baseline) -> str:
+    """The speed of the library's best on a problem of a table; empty where it was not recorded."""
+    speed = baseline.library_best_speedup
+    return "" if speed is None else f"{speed:.3f}"
 
 
 def _spoken(speed: Estimate) -> str:

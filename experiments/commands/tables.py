@@ -8,8 +8,8 @@ from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import examples, json_option, own_spaces_option
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
+from tilescout.experiments.commands.printing import library_best_cell
 from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, from_studies, import_results
-from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
@@ -93,18 +93,9 @@ def _show(table: Table, console: Console, named: Named) -> None:
             f"{summary.library_us:.2f}",
             f"{1 / best.ratio:.3f}" if best else "none",
             f"{1 / default.ratio:.3f}" if default else "failed",
-            *[_library_best(card.baselines[summary.problem])] * listed,
+            *[library_best_cell(card.baselines[summary.problem])] * listed,
         )
     console.print(grid)
-
-
-def _library_best(baseline: Baseline) -> str:
-    best = _library_best_speedup(baseline)
-    return "" if best is None else f"{best:.3f}"
-
-
-def _library_best_speedup(baseline: Baseline) -> float | None:
-    return None if baseline.library_best is None else 1 / baseline.library_best.ratio.value
 
 
 def record_of(table: Table) -> dict[str, object]:
@@ -119,7 +110,7 @@ def record_of(table: Table) -> dict[str, object]:
             "library_us": summary.library_us,
             "best_speedup_over_library": 1 / summary.best_timing.ratio if summary.best_timing else None,
             "default_speedup_over_library": 1 / summary.default_timing.ratio if summary.default_timing else None,
-            "library_best_speedup_over_library": _library_best_speedup(card.baselines[summary.problem]),
+            "library_best_speedup_over_library": card.baselines[summary.problem].library_best_speedup,
         }
         for summary in table.summarise()
     ]

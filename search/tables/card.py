@@ -48,6 +48,11 @@ class Baseline:
     library_us: float
     library_best: LibraryBest | None = None
 
+    @property
+    def library_best_speedup(self) -> float | None:
+        """The speed of the fastest of the library's candidates over its function; None where it was not recorded."""
+        return None if self.library_best is None else 1 / self.library_best.ratio.value
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping."""
         best = {} if self.library_best is None else {"library_best": self.library_best.to_dict()}

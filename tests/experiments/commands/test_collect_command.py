@@ -44,6 +44,12 @@ def test_a_table_is_written_with_a_card_that_says_how_and_shown_in_mlflow(
     best = [1 / summary.best_timing.ratio for summary in table.summarise() if summary.best_timing is not None]
     assert logged.data.metrics["mean_best_speedup"] == pytest.approx(geometric_mean(best))
     assert "| 16x4096x4096:bf16" in logged.data.tags["mlflow.note.content"]
+    listed = [table.card.baselines[problem].library_best_speedup for problem in table.problems]
+    known = [speed for speed in listed if speed is not None]
+    assert len(known) == 2
+    assert logged.data.metrics["mean_library_best_speedup"] == pytest.approx(geometric_mean(known))
+    assert all(f"{speed:.3f}" in printed.out for speed in known)
+    assert "library_best_speedup" in logged.data.tags["mlflow.note.content"]
     files = {file.path for file in client.list_artifacts(logged.info.run_id)}
     assert files == {"summary.csv", "speedups.png", "t.json"}
     assert logged.inputs is not None
