@@ -6,10 +6,10 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyResult, spoken
-from tilescout.search.studies.sums import fewer_bits
 from tilescout.search.tables.card import Baseline
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.sums import fewer_bits
 from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import number_of, plain
 from tilescout.spaces.workloads import COPY

@@ -9,10 +9,10 @@ from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
-from tilescout.search.studies.sums import fewer_bits
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library
+from tilescout.spaces.sums import fewer_bits
 from tilescout.spaces.texts import number_of, plain
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~#&])")
