@@ -49,6 +49,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES, find_device
 from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, StoreError
 from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
@@ -170,8 +171,13 @@ def dispatcher(asked: DispatcherRequest) -> None:
     """
     _check(asked)
     template = load_template(asked.space)
-    if not issubclass(load_workload(template.workload).problem, GemmProblem):
-        raise ProblemError(f"{asked.space} computes no matrix products of the form NxK, which a dispatcher is for")
+    kind = load_workload(template.workload).problem
+    if not issubclass(kind, GemmProblem):
+        ranges = "; ranges of tokens come from a table: `tilescout collect` one, and `tilescout export --table` it"
+        raise ProblemError(
+            f"{asked.space} computes no matrix products of the form NxK, which a dispatcher is for"
+            f"{ranges if issubclass(kind, GroupedProblem) else ''}"
+        )
     try:
         problem = GemmProblem.parse(f"1x{asked.product}")
     except ProblemError as error:

@@ -337,6 +337,9 @@ def test_a_batch_is_named_in_the_help_and_where_a_product_is_malformed(store: Pa
         _run(store, "--device", "h200", "--product", "6144")
 
 
-def test_a_space_of_other_problems_is_refused(store: Path) -> None:
-    arguments = ["softmax_sm90", "--product", "64x64", "--device", "h200", "--store", str(store)]
-    assert "softmax_sm90 computes no matrix products" in str(CliRunner().invoke(dispatcher, arguments).exception)
+@pytest.mark.parametrize(("space", "ranges"), [("softmax_sm90", False), ("grouped_gemm_sm90", True)])
+def test_a_space_of_other_problems_is_refused(store: Path, space: str, ranges: bool) -> None:
+    arguments = [space, "--product", "64x64", "--device", "h200", "--store", str(store)]
+    said = str(CliRunner().invoke(dispatcher, arguments).exception)
+    assert f"{space} computes no matrix products" in said
+    assert ("`tilescout export --table` it" in said) is ranges
