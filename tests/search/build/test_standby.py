@@ -439,8 +439,9 @@ def test_kernels_of_both_spaces_of_a_product_are_compiled_by_forks_of_one_proces
 
 
 def test_pairs_of_kernels_are_compiled_by_a_process_that_stands_by_too() -> None:
-    assert find_template("grouped_pair_sm90") is PAIRS
-    ready = standby_of(PAIRS, "sm_90a")
+    pairs = find_template("grouped_pair_sm90")
+    ready = standby_of(pairs, "sm_90a")
+    assert pairs is PAIRS
     assert ready is not None
     assert ready.arguments == ("grouped_pair_sm90", "sm_90a")
 
