@@ -23,6 +23,9 @@ from tilescout.search.tables.result_text import CACHE, KTT, LIST, T4, ResultText
 from tilescout.spaces.errors import TableError
 
 TIME = "time"
+_OF_KTT = (TIME, "TotalDuration")
+"""What KTT calls the time of a configuration, as its converter to T4 does."""
+
 FAILED = 1e20
 """From here on a figure is no figure: some tuners write 1e20, or the largest real, where a configuration failed."""
 
@@ -137,7 +140,7 @@ class Form(ABC):
         if self._first is None:
             raise TableError("no configuration has a time")
         self.parameters = list(told.parameters) or self._parameters()
-        self.objective = told.objective or self._objective()
+        self.objective = self._own_name(told.objective or self._objective())
         if not self.parameters:
             raise UntoldError("it does not say which values are parameters", "parameters")
         if len(self.parameters) > MOST_KNOBS:
@@ -159,9 +162,13 @@ class Form(ABC):
 
     @property
     def figures(self) -> list[str]:
-        """The names of the numbers in the first entry that are no parameters."""
+        """The names of the numbers in the first entry that are no parameters, any of which can be the objective."""
         known = self._record().items()
         return [name for name, value in known if isinstance(value, (int, float)) and name not in self.parameters]
+
+    def _own_name(self, objective: str) -> str:
+        """The name of an objective here: one that stands for the time is `TIME`."""
+        return objective
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -311,18 +318,26 @@ class CommunityResults(Form):
     def _parameters(self) -> list[str]:
         return list(_object(self._record(), "configuration"))
 
+    @property
+    def figures(self) -> list[str]:
+        return list(dict.fromkeys(str(each.get("name")) for each in self._measurements(self._record())))
+
+    def _own_name(self, objective: str) -> str:
+        return TIME if objective in _OF_KTT else objective
+
     def _objective(self) -> str:
         named = self._record().get("objectives") or [TIME]
         if not isinstance(named, list) or len(named) != 1:
             raise UntoldError(f"it has several objectives, {named}", "objective")
-        return TIME if named[0] == "TotalDuration" else str(named[0])  # so KTT's converter calls the time
+        return str(named[0])
 
     def _measured(self, record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        wanted = (TIME, "TotalDuration") if self.objective == TIME else (self.objective,)
-        measurements = record.get("measurements")
-        for each in measurements if isinstance(measurements, list) else ():
-            if isinstance(each, dict) and each.get("name") in wanted:
-                yield each
+        wanted = _OF_KTT if self.objective == TIME else (self.objective,)
+        return (each for each in self._measurements(record) if each.get("name") in wanted)
+
+    def _measurements(self, record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        listed = record.get("measurements")
+        return (each for each in (listed if isinstance(listed, list) else ()) if isinstance(each, dict))
 
     def _entry(self, number: int, key: str, record: Mapping[str, Any]) -> Entry:
         found = {name: _whole(value) for name, value in _object(record, "configuration").items()}
@@ -366,11 +381,24 @@ class KttResults(Form):
         found = {"unit": known.get("TimeUnit", ""), "kernel": self._record().get("KernelName")}
         return found | {"device": known.get("Device"), "day": _day(known.get("Timestamp"))}
 
+    @property
+    def figures(self) -> list[str]:
+        records = (self._record(), *self._runs(self._record()))
+        known = (name for each in records for name, value in each.items() if type(value) in (int, float))
+        return list(dict.fromkeys(known))
+
+    def _own_name(self, objective: str) -> str:
+        return TIME if objective in _OF_KTT else objective
+
     def _parameters(self) -> list[str]:
         return list(self._configuration(self._record()))
 
     def _objective(self) -> str:
         return TIME
+
+    def _runs(self, record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """What is said of each function that the kernel is made of."""
+        return [each for each in record.get("ComputationResults") or () if isinstance(each, dict)]
 
     def _configuration(self, record: Mapping[str, Any]) -> dict[str, CacheValue]:
         pairs = record["Configuration"]
@@ -380,8 +408,10 @@ class KttResults(Form):
 
     def _entry(self, number: int, key: str, record: Mapping[str, Any]) -> Entry:
         said = str(record.get("Status", "Ok"))
-        runs = [each for each in record.get("ComputationResults") or () if isinstance(each, dict)]
-        value = record.get("TotalDuration") if self.objective == TIME else _total(runs, self.objective)
+        runs = self._runs(record)
+        name = _OF_KTT[1] if self.objective == TIME else self.objective
+        # Of the whole configuration, or of each function; the time is that of the whole.
+        value = record.get(name) if self.objective == TIME or name in record else _total(runs, name)
         figure = self._figure(value)
         status, error = Status.OK, ""
         if said != "Ok":

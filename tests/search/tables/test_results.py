@@ -196,6 +196,27 @@ def test_other_objectives_are_relative_and_say_so(tmp_path: Path) -> None:
     imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
 
 
+def test_every_figure_that_a_file_is_said_to_have_can_be_the_objective(tmp_path: Path) -> None:
+    entries = [{**KTT["Results"][0], "PowerUsage": 20.0}, {**KTT["Results"][1], "PowerUsage": 30.0}]
+    told = replace(TOLD, maximize=False)
+    with pytest.raises(TableError, match=r"no configuration has the figure heat, the first entry has .*PowerUsage.*"):
+        imported(tmp_path, {**KTT, "Results": entries}, replace(told, objective="heat"))
+    power = imported(tmp_path, {**KTT, "Results": entries}, replace(told, problem="1", objective="PowerUsage"))
+    assert power.times_us == pytest.approx([100, 150])
+    for content in (KTT, T4):
+        with pytest.raises(TableError) as refused:
+            imported(tmp_path, content, replace(told, objective="heat"))
+        for number, name in enumerate(str(refused.value).partition("the first entry has ")[2].split(", ")):
+            imported(tmp_path, content, replace(told, problem=str(number), objective=name))
+
+
+@pytest.mark.parametrize("form", ["t4", "ktt"])
+def test_the_name_of_the_time_in_ktt_stands_for_the_time(tmp_path: Path, form: str) -> None:
+    content, told = FORMS[form]
+    table = imported(tmp_path, content, replace(told, objective="TotalDuration"))
+    assert table.times_us == pytest.approx([2100, 1100, 4200, math.inf])
+
+
 def test_a_cache_without_an_objective_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded, value = list[object](), _Reader.value
 
