@@ -61,6 +61,7 @@ _FORM = "NxK[xBATCH][:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], as 6144x4096:bf16
 _SECONDS = 70.0
 _EVEN_M = 1 << 10  # rows that no alignment stands against
 _NOT_REPLAYED = ("device", "model", "candidates", "others", "seconds")  # options that say what is measured, or how
+_NOT_PREDICTED = {"plot": "draws what was measured", "seconds": "limits measuring"}  # of no use where a model chooses
 
 
 @dataclass(frozen=True)
@@ -223,10 +224,12 @@ def _check(asked: DispatcherRequest) -> None:
     check_mlflow(asked.mlflow_uri, asked.store)
     if asked.device not in DEVICES and asked.device != "cuda" and not asked.device.removeprefix("cuda:").isdigit():
         raise DeviceError(f"unknown device {asked.device!r}, allowed are cuda, cuda:N, and {', '.join(DEVICES)}")
-    if asked.plot is not None and asked.device in DEVICES and asked.sweep is None:
-        raise click.UsageError("--plot draws what was measured, and with the name of a device a model chooses: drop it")
+    context = click.get_current_context()
+    if asked.device in DEVICES and asked.sweep is None:
+        for name, does in _NOT_PREDICTED.items():
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name} {does}, and with the name of a device a model chooses: drop it")
     if asked.sweep is not None:
-        context = click.get_current_context()
         for name in _NOT_REPLAYED:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name} changes nothing where --sweep replays recorded times: leave it out")

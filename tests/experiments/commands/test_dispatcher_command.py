@@ -227,6 +227,7 @@ def test_no_plot_is_drawn_of_what_a_model_chooses_and_that_is_said_at_once(store
         (("--sweep", "RECORDED", "--model", "models"), "--model changes nothing where --sweep replays recorded times"),
         (("--sweep", "RECORDED", "--device", "h100"), "--device changes nothing where --sweep replays recorded times"),
         (("--sweep", "RECORDED", "--seconds", "9"), "--seconds changes nothing where --sweep replays recorded times"),
+        (("--device", "h200", "--seconds", "9"), "--seconds limits measuring, and with the name of a device a model"),
         (("--device", "h200", "--out", "kernels", "--python", "./kernels"), "name a file twice"),
     ],
 )
