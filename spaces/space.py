@@ -266,8 +266,22 @@ class SearchSpace(Generic[P_co]):
         return generator.permutation(len(self))[:count]
 
     def subset(self, indices: ArrayLike) -> "SearchSpace[P_co]":
-        """The space that holds only the given configurations."""
-        rows = np.unique(np.asarray(indices, dtype=np.int64))
+        """The space that holds only the configurations with these indices.
+
+        Raises
+        ------
+        SpaceError
+            If there are none, or something else is given, such as a mask or the -1 by which `find` tells of a
+            configuration that is not in the space.
+        """
+        given = np.asarray(indices)
+        if given.size and not np.issubdtype(given.dtype, np.integer):
+            advice = "; `numpy.flatnonzero(mask)` gives those of a mask" if given.dtype == np.bool_ else ""
+            raise SpaceError(f"{self.name}: a subset takes indices, integers, not {given.dtype}{advice}")
+        rows = np.unique(given).astype(np.int64)
+        if len(wrong := rows[(rows < 0) | (rows >= len(self))]):
+            last = len(self) - 1
+            raise SpaceError(f"{self.name}: no configuration has the index {wrong[0]}, allowed are 0 to {last}")
         kept, what = self.codes[rows], (self.problem, self.device)
         return SearchSpace(self.name, self.knobs, self.constraints, *what, kept, self.template)
 

@@ -223,6 +223,23 @@ def test_a_subset_is_a_space_of_its_own(case: Case, data: st.DataObject) -> None
     assert len(space) == len(case.legal)  # the whole is unchanged
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([True, False, True], r"takes indices, integers, not bool; `numpy.flatnonzero\(mask\)` gives those of a mask"),
+        ([0.5], "takes indices, integers, not float64"),
+        ([0, -1], "no configuration has the index -1, allowed are 0 to 2"),
+        ([3], "no configuration has the index 3, allowed are 0 to 2"),
+        ([], "no legal configuration is left"),
+    ],
+)
+def test_a_subset_of_what_is_no_index_is_refused(given: list[float], why: str) -> None:
+    knobs = (Knob("a", (1, 2, 3), ""),)
+    space = SearchSpace.of_codes("toy", knobs, [[0], [1], [2]], PROBLEM, H200)
+    with pytest.raises(SpaceError, match=why):
+        space.subset(given)
+
+
 @given(cases(), st.integers(0, 20), st.integers(0, 2**32))
 def test_a_sample_holds_different_configurations_and_depends_on_the_generator_alone(
     case: Case, count: int, seed: int
