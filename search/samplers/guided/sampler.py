@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.noise import EARLY, doubt
 from tilescout.search.studies.optuna_hooks import all_trials
+from tilescout.spaces.errors import ModelError
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
@@ -92,6 +94,11 @@ class GuidedSampler(SpaceSampler):
         proposal has to improve on the best of all, and they stop together.
     given
         Values of the options, see `GuidedOptions`.
+
+    Raises
+    ------
+    ModelError
+        If `model` is something else, such as a class.
     """
 
     name = "guided"
@@ -114,6 +121,9 @@ class GuidedSampler(SpaceSampler):
         earlier: Callable[[], Sequence[OtherTrials]] | None = None,
         **given: OptionValue | str,
     ) -> None:
+        if not isinstance(model, CostModel | PathLike | str | None):
+            of = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
+            raise ModelError(f"the cost model is {of}, expected a fitted CostModel, the file or folder of one, or None")
         self._model = model
         self._others = others
         self._earlier = earlier

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -424,6 +425,12 @@ def test_a_folder_of_models_gives_each_space_its_own_and_none_where_it_has_none(
         _ = GuidedSampler(SPACE, model=tmp_path).prior
     with pytest.raises(ModelError, match="the name of the cost model is empty"):
         _ = GuidedSampler(SPACE, model="").prior
+
+
+@pytest.mark.parametrize(("given", "what"), [(("model", "card"), "of type tuple"), (GuidedSampler, "a class")])
+def test_what_is_no_model_is_refused_at_once(given: Any, what: str) -> None:
+    with pytest.raises(ModelError, match=f"the cost model is {what}, expected a fitted CostModel, the file or folder"):
+        GuidedSampler(SPACE, model=given)
 
 
 def test_a_named_model_of_another_kernel_is_told_of_and_doubted(caplog: pytest.LogCaptureFixture) -> None:
