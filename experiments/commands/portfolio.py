@@ -245,7 +245,7 @@ def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioReques
     assert asked.suite is not None
     device = find_device(asked.device)
     problems = suite_problems(template, asked.suite, signature)
-    model = find_model(asked.space, asked.device, asked.model)
+    model = find_model(template.name, asked.device, asked.model)
     logs = np.full((len(regrets.kernels), len(problems)), np.nan)
     for at, problem in enumerate(problems):
         space = template.space(problem, device)

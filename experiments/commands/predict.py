@@ -53,7 +53,7 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
     template, found = load_template(space), find_device(device)
     parsed = template.parse(problem)
     whole = template.space(parsed, found)
-    fitted = find_model(space, device, model)
+    fitted = find_model(template.name, device, model)
     origin = fitted.origin
     predicted = fitted.predict(space_features(whole, template))
     order = np.argsort(predicted.mean, kind="stable")[:top]
@@ -119,6 +119,11 @@ class FoundModel:
 
 def find_model(space: str, device: str, model: str) -> FoundModel:
     """Load what `model_option` takes.
+
+    Parameters
+    ----------
+    space, device, model
+        The names of a space's template and of a device, and what was given.
 
     Raises
     ------

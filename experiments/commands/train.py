@@ -107,7 +107,7 @@ def train(asked: TrainRequest) -> None:
     card = card_of(tables, samples)
     device = card.device
     folder = asked.out if asked.out is not None else asked.store / "models"
-    path = model_in(folder, asked.space, device)
+    path = model_in(folder, template.name, device)
     analytic = folder / f"{file_name(f'analytic-{device}')}.json"
     make_folder(folder)
     check_model_file(path)

@@ -1,9 +1,18 @@
-"""The sentence of `train` on configurations that no table holds."""
+"""The sentence of `train` on configurations that no table holds, and models of spaces of one's own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.experiments.commands.train import beyond_the_tables
+from tilescout.search import Budget, tune
+from tilescout.search.tables.result_forms import Told
+from tilescout.search.tables.results import read_results
+from tilescout.search.tables.table import write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 
@@ -40,3 +49,54 @@ def test_a_model_of_a_librarys_algorithms_is_trained_without_a_gpu_though_nothin
     told, figures = beyond_the_tables(Constant(1.0), template, [template.parse("4096x4096x4096:bf16")], H200, 0)
     assert "configurations beyond the tables were not looked at: cublaslt: only the library knows its" in told
     assert figures == {}
+
+
+OWN = """
+from tilescout import spaces
+
+class Mine(spaces.KernelTemplate):
+    name, workload, archs = "mine", "tilescout.spaces.rowwise:Softmax", ("sm_90a",)
+    knobs = (spaces.Knob("warps", (1, 2, 4, 8), "rows a block"), spaces.Knob("vector", (1, 2, 4, 8), "elements"))
+
+    def default(self, problem, device):
+        return spaces.Configuration.of({"warps": 1, "vector": 1})
+
+    def build(self, configuration, signature, arch, path):
+        raise NotImplementedError
+"""
+
+
+def test_a_model_of_a_space_of_ones_own_is_found_in_the_folder_it_was_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kernels_of_mine.py").write_text(OWN)
+    tables = []
+    for rows in (64, 1024):
+        times = [
+            {"warps": warps, "vector": vector, "time": rows * 1e-3 * (1 + 1 / warps + 1 / vector)}
+            for warps in (1, 2, 4, 8)
+            for vector in (1, 2, 4, 8)
+        ]
+        Path("results.json").write_text(json.dumps(times))
+        told = Told(kernel="mine", device="NVIDIA H200", problem=f"{rows}x256:bf16")
+        tables.append(write_table(Path(f"of_{rows}.parquet"), *read_results(Path("results.json"), told)))
+    learning = [word for table in tables for word in ("--table", str(table.path))]
+    few = ["--steps", "1", "--trees", "1"]
+    run("train", "kernels_of_mine:Mine", *learning, *few, "--out", "models")
+
+    assert [path.name for path in Path("models").glob("*.npz")] == ["mine-h200.npz"]
+    problem = "64x256:bf16"
+    for model in ("models", "models/mine-h200.npz"):
+        run("predict", "kernels_of_mine:Mine", "--problem", problem, "--model", model)
+        assert "learned from 32 measurements of 2 problems" in capsys.readouterr().out
+        result = tune(
+            "kernels_of_mine:Mine",
+            problem,
+            table=tables[0].path,
+            sampler="guided",
+            settings={"model": model},
+            budget=Budget(trials=2),
+            mlflow=False,
+        )
+        assert Path(result.info.model) == Path("models/mine-h200.npz")
