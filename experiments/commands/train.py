@@ -174,10 +174,11 @@ def beyond_the_tables(
 
 def _told(errors: Errors, problems: int) -> str:
     """How wrong a model is, as far as its cross-validation tells."""
-    single = f"{np.sqrt(errors.floor):.1%} and more"
+    single = f"{np.expm1(np.sqrt(errors.floor)):.1%} and more"  # errors are of logarithms
     if problems > 1:
         return (
-            f"on a problem left out of the training, all times are off by {errors.shift:.1%}, single ones by {single}"
+            f"on a problem left out of the training, all times are off by {np.expm1(errors.shift):.1%}, single ones by "
+            f"{single}"
         )
     return (
         f"on rows left out of the training, times are off by {single}; one problem does not tell how far all times of "

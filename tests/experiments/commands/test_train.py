@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.estimator import CostModel, Prediction
-from tilescout.experiments.commands.train import beyond_the_tables
+from tilescout.costmodel.uncertainty import Errors
+from tilescout.experiments.commands.train import _told, beyond_the_tables
 from tilescout.search import Budget, tune
 from tilescout.search.tables.result_forms import Told
 from tilescout.search.tables.results import read_results
@@ -49,6 +50,12 @@ def test_a_model_of_a_librarys_algorithms_is_trained_without_a_gpu_though_nothin
     told, figures = beyond_the_tables(Constant(1.0), template, [template.parse("4096x4096x4096:bf16")], H200, 0)
     assert "configurations beyond the tables were not looked at: cublaslt: only the library knows its" in told
     assert figures == {}
+
+
+def test_errors_are_told_as_shares_of_the_times_not_of_their_logarithms() -> None:
+    errors = Errors(floor=np.log(1.2) ** 2, slope=1.0, shift=np.log(3))  # 20 % more, and three times as much
+    assert _told(errors, 2).endswith("all times are off by 200.0%, single ones by 20.0% and more")
+    assert "times are off by 20.0% and more" in _told(errors, 1)
 
 
 OWN = """
