@@ -29,7 +29,8 @@ def answers_of(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: in
         two seeds; NaN where nothing can be said), ``over_library`` and ``over_library_best`` (geometric means of the
         answers' speeds over the library's function and over the fastest of its candidates, over the problems of which
         these are known; NaN where none is), and means a search: ``kernels`` that were compiled, ``gpu_seconds`` and
-        ``compile_seconds`` as they were recorded, and ``own_seconds``, which the strategy took itself.
+        ``compile_seconds`` over the searches of problems of which they were recorded (NaN if of none), and
+        ``own_seconds``, which the strategy took itself.
     """
     found = [(trace, truths[trace.run.case], np.array(trace.indices[:trials])) for trace in traces if trace.indices]
     if not found:
@@ -50,10 +51,21 @@ def answers_of(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: in
         "over_library": _speed(times, [truth.library_us for _, truth, _ in found]),
         "over_library_best": _speed(times, [truth.library_best_us for _, truth, _ in found]),
         "kernels": float(np.mean([len(tried) for _, _, tried in found])),
-        "gpu_seconds": float(np.mean([truth.gpu_seconds[tried].sum() for _, truth, tried in found])),
-        "compile_seconds": float(np.mean([truth.compile_seconds[tried].sum() for _, truth, tried in found])),
+        "gpu_seconds": _mean([truth.gpu_seconds[tried].sum() for _, truth, tried in found if truth.has_gpu_seconds]),
+        "compile_seconds": _mean(
+            [
+                truth.compile_seconds[tried].sum()
+                for _, truth, tried in found
+                if truth.has_gpu_seconds or truth.compile_seconds.any()  # a library's own kernels take none to compile
+            ]
+        ),
         "own_seconds": float(np.mean([trace.seconds for trace, _, _ in found])),
     }
+
+
+def _mean(known: Sequence[float]) -> float:
+    """The mean of what is known; NaN if nothing is."""
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _speed(times: Floats, theirs: Sequence[float]) -> float:

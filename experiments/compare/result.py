@@ -55,7 +55,8 @@ class Standing:
         problem was searched with two.
     within
         For each tolerance: the share of the searches that came so close, and the median and 90th percentile of the
-        trials and of the GPU seconds that it took; infinite where fewer came so close.
+        trials and of the GPU seconds that it took; infinite where fewer came so close, NaN where no GPU seconds were
+        recorded.
     curve
         Best so far over the table's best after each trial: the geometric mean over problems and seeds, and the low and
         high end of its 95 % interval for other problems, of shape [3, trials].
@@ -400,8 +401,12 @@ def _ends(interval: Interval) -> tuple[float, float]:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Median and 90th percentile as values that occur, so that infinite ones do no harm to finite ones."""
-    at = np.quantile(np.array(values), [0.5, 0.9], method="inverted_cdf")
+    """Median and 90th percentile of what is known, as values that occur: infinite ones do no harm to finite ones.
+
+    NaN if nothing is.
+    """
+    known = [value for value in values if not np.isnan(value)] or [float("nan")]
+    at = np.quantile(np.array(known), [0.5, 0.9], method="inverted_cdf")
     return {f"{name}_median": float(at[0]), f"{name}_p90": float(at[1])}
 
 
@@ -412,7 +417,7 @@ def _describe(truth: Truth) -> dict[str, float]:
         "best_us": truth.best_us,
         "best_over_library": truth.library_us / truth.best_us,
         "best_over_library_best": truth.library_best_us / truth.best_us,
-        "exhaustive_gpu_seconds": float(truth.gpu_seconds.sum()),
+        "exhaustive_gpu_seconds": float(truth.gpu_seconds.sum()) if truth.has_gpu_seconds else float("nan"),
     }
     for tolerance in TOLERANCES:
         good = int(truth.within(tolerance).sum())

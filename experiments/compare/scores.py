@@ -113,7 +113,7 @@ class RunScore:
         P averaged over GPU time; NaN if the table has no costs.
     trials_within, gpu_seconds_within
         For each tolerance, the trials and GPU seconds up to the first configuration that is no further from the best;
-        infinite if it was not found.
+        infinite if it was not found. GPU seconds are NaN if the table has no costs.
     """
 
     score: float
@@ -135,10 +135,13 @@ class RunScore:
             score=_mean(score_curve(best, baselines.over_trials, truth.best_us)),
             score_at_rank=_mean(score_curve(best, baselines.at_rank, truth.best_us)),
             score_gpu_seconds=_mean(score_curve(at_seconds, baselines.over_seconds, truth.best_us))
-            if truth.gpu_seconds.any()
+            if truth.has_gpu_seconds
             else float("nan"),
             trials_within=tuple(float("inf") if first is None else first + 1.0 for first in firsts),
-            gpu_seconds_within=tuple(float("inf") if first is None else float(costs[first]) for first in firsts),
+            gpu_seconds_within=tuple(
+                float("nan") if not truth.has_gpu_seconds else float("inf") if first is None else float(costs[first])
+                for first in firsts
+            ),
         )
 
 

@@ -28,7 +28,7 @@ class Truth:
     timed
         Which of them were timed, of the same shape.
     gpu_seconds, compile_seconds
-        What trying each cost when it was recorded, of the same shape.
+        What trying each cost when it was recorded, of the same shape; 0 where that is not known.
     problem
         The problem; None if it is not known.
     space
@@ -97,6 +97,11 @@ class Truth:
     def best_us(self) -> float:
         """The time of the fastest configuration, in µs."""
         return float(self.times_us.min())
+
+    @property
+    def has_gpu_seconds(self) -> bool:
+        """Whether GPU time was recorded at all: some tuners write times alone."""
+        return bool(self.gpu_seconds.any())
 
     def within(self, tolerance: float) -> NDArray[np.bool_]:
         """Which configurations are at most this much slower than the fastest, relative; of shape [configurations]."""

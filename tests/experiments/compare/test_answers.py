@@ -41,6 +41,24 @@ def test_every_figure_is_what_its_name_says() -> None:
     assert found["own_seconds"] == 0.5
 
 
+def test_costs_that_were_not_recorded_are_not_told_as_none() -> None:
+    without = replace(truth(12.0), gpu_seconds=np.zeros(4), compile_seconds=np.zeros(4))
+    traces = [trace(CASES[0], 0, [3, 2]), trace(CASES[1], 0, [0])]
+    found = compare_traces({CASES[0]: truth(12.0), CASES[1]: without}, traces, 3, 1)
+    (standing,) = found.standings
+    assert (standing.answers["gpu_seconds"], standing.answers["compile_seconds"]) == (7, 70)
+    assert standing.within["5%"]["gpu_seconds_median"] == np.inf  # of the first problem, where it was not found
+    (nothing,) = compare_traces({CASES[1]: without}, traces[1:], 3, 1).standings
+    told = (
+        *(nothing.answers[f"{what}_seconds"] for what in ("gpu", "compile")),
+        nothing.within["1%"]["gpu_seconds_p90"],
+    )
+    assert np.isnan(told).all()
+    free_to_compile = replace(truth(12.0), compile_seconds=np.zeros(4))
+    (library,) = compare_traces({CASES[1]: free_to_compile}, traces[1:], 3, 1).standings
+    assert (library.answers["gpu_seconds"], library.answers["compile_seconds"]) == (1, 0)
+
+
 def test_an_answer_slower_than_the_default_is_counted_and_nothing_is_said_of_nothing() -> None:
     truths = {CASES[0]: truth(10.0)}
     found = answers_of([trace(CASES[0], 0, [1]), trace(CASES[0], 1, [0])], truths, 3)
