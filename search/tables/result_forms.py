@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ SECONDS = {
 }
 """Seconds in a unit, by its names in lower case."""
 
-_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})\b")
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?!\d)")
 _COSTS = ("compile_time", "verification_time", "benchmark_time")
 _MEASURED = (*_COSTS, TIME, "times", "strategy_time", "framework_time", "timestamp", "__error__")
 
@@ -475,7 +476,10 @@ def _whole(value: CacheValue) -> CacheValue:
 def _day(stamp: Any) -> str:
     """The day of a time stamp as YYYY-MM-DD; empty without one. KTT writes one digit where one is enough."""
     found = _DATE.match(stamp) if isinstance(stamp, str) else None
-    return f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}" if found else ""
+    try:
+        return str(date(*map(int, found.groups()))) if found else ""
+    except ValueError:  # no calendar has it
+        return ""
 
 
 def _numbers(values: Any) -> list[float]:

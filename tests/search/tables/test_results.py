@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,22 @@ def test_the_median_configuration_counts_as_100_where_more_is_better(tmp_path: P
     listed = [{"at": at, "GFLOP/s": 1.0 + at} for at in range(count)]
     (baseline,) = imported(tmp_path, listed, replace(TOLD, objective="GFLOP/s")).card.baselines.values()
     assert baseline.library_us == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "day"),
+    [
+        ("2025-03-04T05:06:07.8+00:00", "2025-03-04"),  # as ISO 8601 has it, and T4's schema
+        ("2025-03-04", "2025-03-04"),
+        ("2025-3-4 05:06:7 UTC", "2025-03-04"),
+        ("2025-03-041", str(date.today())),
+        ("2025-13-40 05:06:07", str(date.today())),
+        (17e8, str(date.today())),
+    ],
+)
+def test_the_day_of_a_table_is_that_of_a_time_stamp_that_has_one(tmp_path: Path, stamp: Any, day: str) -> None:
+    table = imported(tmp_path, [{**entry, "timestamp": stamp} for entry in LISTED])
+    assert str(table.card.recorded) == day
 
 
 def test_more_time_is_not_better(tmp_path: Path) -> None:
