@@ -19,7 +19,8 @@ APART = 0.01
 def answers_of(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: int) -> dict[str, float]:
     """The figures of a strategy's answers; each is the fastest configuration that a search tried.
 
-    Times are those of the table. Where its fastest rows raced, they were measured anew after they were chosen.
+    Times are those of the table's rows, as a replay tells them to a search, and not those of its races: the fastest
+    rows are a little flattered, as what is the fastest of many measurements is.
 
     Returns
     -------
