@@ -11,6 +11,7 @@ from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.roofline import Roofline
 from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import ModelError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 
@@ -86,8 +87,16 @@ def leave_out(
 
 
 def quality(sample: Sample, prediction: Prediction) -> Quality:
-    """How good a prediction is, over the measurements that are not censored."""
+    """How good a prediction is, over the measurements that are not censored.
+
+    Raises
+    ------
+    ModelError
+        If all are.
+    """
     exact = ~sample.censored
+    if not exact.any():
+        raise ModelError(f"every measurement of {sample.problem} was given up early: there is no time to judge by")
     truth, mean = sample.log_time[exact], prediction.mean[exact]
     error = truth - mean
     shift = float(np.median(error))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
 from tilescout.costmodel.blend import Blended, BlendModel
+from tilescout.costmodel.ensemble import Judged
 from tilescout.costmodel.forest import CorrectedForest, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.shipped import shipped_file
@@ -47,7 +48,6 @@ _PASSES = 1 << 15  # these of all trees together; the shipped models have 2,000
 _WEIGHTS, _UNITS = 1 << 20, 1 << 14  # of all networks together; the shipped models have 38,016 and 776
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
-
 Arrays = dict[str, NDArray[Any]]
 Numbers = TypeVar("Numbers", Constants, Errors)
 
@@ -104,11 +104,13 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
     Raises
     ------
     ModelError
-        If the model was not fitted, or the file can't be written or is something else.
+        If the model was not fitted or has no trees and networks, or the file can't be written or is something else.
     """
     check_model_file(path)
     if model.fitted is None:
         raise ModelError("only a fitted model can be saved: call fit first")
+    if not isinstance(model.fitted, Judged):
+        raise _no_file_holds(model.fitted)
     parts = _parts(model.fitted.ensemble)
     arrays: Arrays = {}
     for part in parts:
@@ -305,7 +307,14 @@ def _parts(ensemble: Ensemble) -> Sequence[CorrectedForest | Networks]:
         return ensemble.forest, ensemble.networks
     if isinstance(ensemble, CorrectedForest | Networks):
         return (ensemble,)
-    raise ModelError(f"a file can't hold a {type(ensemble).__name__}, only trees and networks")
+    raise _no_file_holds(ensemble)
+
+
+def _no_file_holds(learned: object) -> ModelError:
+    return ModelError(
+        f"a file can't hold a {type(learned).__name__}, only trees and networks; a model of your own is passed to a "
+        "search as it is, as its setting `model`"
+    )
 
 
 def _name(part: CorrectedForest | Networks) -> str:

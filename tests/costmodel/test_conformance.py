@@ -240,3 +240,6 @@ def test_a_model_that_a_file_can_not_hold_is_refused(tmp_path: Path) -> None:
     assert (model.predict(samples[0].features).spread > 0).all()
     with pytest.raises(ModelError, match="can't hold a Halves"):
         save_model(tmp_path / "own.npz", model, ModelCard("x", "h200", (), (), 1))  # type: ignore[arg-type]
+    of_its_own = LinearModel().fit(samples)
+    with pytest.raises(ModelError, match=r"can't hold a Line, .*; a model of your own is passed to a search as it is"):
+        save_model(tmp_path / "own.npz", of_its_own, ModelCard("x", "h200", (), (), 1))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from tilescout.costmodel.evaluation import (
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.roofline import Roofline
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
@@ -67,6 +68,9 @@ def test_censored_times_are_not_judged() -> None:
     sample.censored[1] = True  # the fastest
     found = quality(sample, Prediction(TRUTH, np.full(7, 0.01), 0.2))
     assert found.regret[1] == 0
+    sample.censored[:] = True
+    with pytest.raises(ModelError, match="every measurement of 8192x8192x8192:bf16 was given up early"):
+        quality(sample, Prediction(TRUTH, np.full(7, 0.01), 0.2))
 
 
 class Recorder(CostModel):
