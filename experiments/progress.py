@@ -29,28 +29,39 @@ def progress_bar() -> Progress:
 
 
 class LineProgress(Progress):
-    """Progress as lines of text: one at most every `LINE_SECONDS`, and one at the end."""
+    """Progress as lines of text: one every `LINE_SECONDS`, also while a step lasts longer, and one at the end."""
 
     _last = -math.inf
     _stopped = False
+    _ended: Event | None = None
 
     def start(self) -> None:
-        """Show nothing: lines follow from updates."""
+        """Show nothing at first: short work has one line at its end."""
         self._last = self.get_time()
         self._stopped = False
+        self._ended = Event()
+        Thread(target=self._tick, args=(self._ended,), daemon=True).start()
 
     def stop(self) -> None:
         """Say how far the work came, once."""
+        if self._ended is not None:
+            self._ended.set()
         if not self._stopped:
             self._stopped = True
             self._say()
 
     def refresh(self) -> None:
         """Say how far the work is, if the last line is old enough."""
-        now = self.get_time()
-        if now - self._last >= LINE_SECONDS:
-            self._last = now
-            self._say()
+        with self._lock:
+            now = self.get_time()
+            if now - self._last >= LINE_SECONDS:
+                self._last = now
+                self._say()
+
+    def _tick(self, ended: Event) -> None:
+        """Look now and then whether a line is due: a step of minutes, such as training a model, updates nothing."""
+        while not ended.wait(LINE_SECONDS / 6):
+            self.refresh()
 
     def update(self, *arguments: Any, **changes: Any) -> None:
         """Take the next state of a task; see `Progress.update`."""

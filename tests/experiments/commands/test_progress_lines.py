@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tilescout.experiments import progress as module
+from tilescout.experiments import progress as lines
 from tilescout.experiments.progress import LINE_SECONDS, LineProgress, progress_bar, waiting
 
 
@@ -35,7 +35,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_is_told_what_is_waited_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINE_SECONDS", 0.05)
+    monkeypatch.setattr(lines, "LINE_SECONDS", 0.05)
     said, until = "", time.monotonic() + 30
     with waiting("compile [a] kernel"):
         while not said and time.monotonic() < until:
@@ -44,7 +44,23 @@ def test_a_file_is_told_what_is_waited_for(capsys: pytest.CaptureFixture[str], m
     assert said.splitlines()[0].startswith("0:00:")
     assert said.splitlines()[0].endswith(", compile [a] kernel")
     capsys.readouterr()
-    monkeypatch.setattr(module, "LINE_SECONDS", LINE_SECONDS)
+    monkeypatch.setattr(lines, "LINE_SECONDS", LINE_SECONDS)
     with waiting("nothing that takes long"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_step_that_lasts_has_its_lines_though_nothing_is_updated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lines, "LINE_SECONDS", 0.05)
+    with progress_bar() as bar:
+        bar.add_task("train cost models", total=1)
+        told, until = "", time.monotonic() + 20
+        while told.count("0 of 1") < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            told += capsys.readouterr().err
+    assert told.count("train cost models") >= 2
+    capsys.readouterr()
+    time.sleep(0.2)
+    assert not capsys.readouterr().err, "nothing is told of what has ended"
