@@ -81,7 +81,8 @@ def _marked(place: Path | str) -> dict[str, str]:
     for path in (Path(place, name) for name in names if name.endswith(_SUFFIX)):
         try:
             why = cut(plain(read_regular(path, SMALL, follow=False).decode(errors="replace")), _LONGEST)
-            if not why and time.time() - path.lstat().st_mtime > _UNDER_WAY:
+            # A mark of the future is of before the clock was set back, or of another machine.
+            if not why and abs(time.time() - path.lstat().st_mtime) > _UNDER_WAY:
                 why = "the process that logs ended before it had all"
         except FileNotFoundError:  # it has just arrived
             continue

@@ -202,6 +202,20 @@ def test_a_resumed_search_waits_only_while_a_process_logs_and_gives_up_what_take
     assert list(unlogged(tmp_path)) == ["failed", "killed"]
 
 
+def test_a_mark_of_before_the_clock_was_set_back_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logger, "_stands_by", lambda: True)
+    mark(tmp_path, "killed")
+    tomorrow = time.time() + 86_400
+    os.utime(tmp_path / "killed.unlogged", (tomorrow, tomorrow))
+    monkeypatch.setattr(logger.time, "sleep", lambda seconds: pytest.fail("it is waited for"))
+
+    wait_for_what_is_under_way(tmp_path)
+
+    assert list(unlogged(tmp_path)) == ["killed"]
+
+
 def test_a_study_that_another_search_went_on_with_ends_its_run_and_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
