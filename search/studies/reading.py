@@ -43,7 +43,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
         trials = _trials(study, info)
         found: Mapping[str, Any] = attributes.get(RESULT) or {}
         check_sealed(found)
-        took = trials[-1].finished - trials[0].started if trials else 0.0
+        took = max(0.0, trials[-1].finished - trials[0].started) if trials else 0.0  # the clock may be set back
         result = StudyResult(
             info,
             trials,

@@ -457,3 +457,15 @@ def test_a_name_in_a_study_that_would_end_a_line_where_it_is_shown_is_refused(
     path.write_text(text.replace(given, forged))
     with pytest.raises(StoreError, match="is damaged \\(a name has several lines: "):
         JournalFolder(studies).read(NAME)
+
+
+def test_a_search_that_did_not_end_took_no_negative_time_where_the_clock_was_set_back(studies: Path) -> None:
+    path = studies / f"{NAME}.journal"
+    lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line for line in lines if "result" not in line.get("user_attr", {})]
+    for line in lines:
+        if "datetime_complete" in line:
+            line["datetime_complete"] = "2001-01-01T00:00:00"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    assert JournalFolder(studies).read(NAME).seconds == 0
