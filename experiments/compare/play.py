@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from tilescout.experiments.compare.contender import Contender
 from tilescout.experiments.compare.contenders import parse_contender
-from tilescout.experiments.compare.processes import prepare_process
+from tilescout.experiments.compare.processes import no_room, prepare_process, scheduled
 from tilescout.experiments.compare.truth import Truth
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.journal import Journal, JournalForm, never
@@ -180,6 +181,11 @@ def run_all(
         Seconds after which a search is killed and counts as failed.
     contenders
         By name; a name that is missing is parsed.
+
+    Raises
+    ------
+    ProcessesError
+        If the processes can't be started.
     """
     from pebble import ProcessPool
 
@@ -192,7 +198,8 @@ def run_all(
             while True:
                 # A few more than there are processes: no process waits, and what is not started can be forgotten.
                 for run in queue:
-                    pending[pool.schedule(run_named, args=(run, known.get(run.contender)), timeout=timeout)] = run
+                    asked = (run, known.get(run.contender))
+                    pending[scheduled(pool, run_named, asked, timeout)] = run
                     if len(pending) >= 2 * processes:
                         break
                 if not pending:
@@ -248,6 +255,8 @@ def _outcome(future: "Future[Trace]", run: Run, timeout: float) -> Trace:
         raise
     except TimeoutError:
         return Trace(run, (), timeout, f"not done after {timeout:g} s")
+    except BrokenProcessPool as error:
+        raise no_room(error) from error
     except Exception as error:  # the process died
         return Trace(run, (), 0.0, one_line(f"{type(error).__name__}: {error}"))
 

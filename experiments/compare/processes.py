@@ -3,16 +3,25 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilescout.experiments.progress import progress_bar
+from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.processes import context_for
 
+if TYPE_CHECKING:
+    from pebble import ProcessPool
+
 Result = TypeVar("Result")
+
+
+class ProcessesError(TilescoutError):
+    """Processes that share work can't be started, or one of them ended before its work was done."""
 
 
 def each(
@@ -30,8 +39,13 @@ def each(
         Calls at a time, each on one core.
     title
         What the progress bar says.
+
+    Raises
+    ------
+    ProcessesError
+        If a process can't be started, or ends before its call does, as where the system kills it for its memory.
     """
-    from pebble import ProcessPool
+    from pebble import ProcessExpired, ProcessPool
 
     if not arguments:
         return
@@ -46,13 +60,43 @@ def each(
         context = context_for((function, arguments))
         with ProcessPool(max_workers=workers, context=context, initializer=prepare_process) as pool:
             try:
-                futures = [pool.schedule(function, args=one) for one in arguments]
+                futures = [scheduled(pool, function, one) for one in arguments]
                 for future in as_completed(futures):
                     yield future.result()
                     bar.advance(task)
-            except BaseException:
+            except BaseException as error:
                 pool.stop()
+                if isinstance(error, ProcessExpired):
+                    raise ProcessesError(
+                        f"a process ended with exit code {error.exitcode} before its work was done: if memory is "
+                        "short, run fewer at a time"
+                    ) from error
+                if isinstance(error, BrokenProcessPool):
+                    raise no_room(error) from error
                 raise
+
+
+def scheduled(
+    pool: "ProcessPool", function: Callable[..., Result], arguments: Sequence[Any], timeout: float | None = None
+) -> "Future[Result]":
+    """Have a process of a pool call a function, for so many seconds at most.
+
+    Raises
+    ------
+    ProcessesError
+        If the processes can't be started.
+    """
+    try:
+        return pool.schedule(function, args=arguments, timeout=timeout)
+    except (RuntimeError, OSError) as error:  # `BrokenProcessPool` is a RuntimeError
+        raise no_room(error) from error
+
+
+def no_room(error: Exception) -> ProcessesError:
+    """The error of a pool whose processes, or one in place of one that ended, can't be started."""
+    why = error.__cause__ or error
+    told = (why.strerror if isinstance(why, OSError) else None) or one_line(why)
+    return ProcessesError(f"can't start the processes that share the work: {told}; run fewer at a time")
 
 
 def prepare_process() -> None:

@@ -2,15 +2,19 @@
 
 import operator
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.compare.processes import each
+from tilescout.experiments.compare.play import Case, Run, run_all
+from tilescout.experiments.compare.processes import ProcessesError, each
 
 ROOT = Path(__file__).parents[3]
 LONG = """
@@ -34,6 +38,25 @@ def add_and_count_threads(one: int, other: int) -> tuple[int, set[int]]:
     from threadpoolctl import threadpool_info
 
     return one + other, {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
+
+
+@contextmanager
+def few_files(free: int) -> Iterator[None]:
+    """Let this process open so many files more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    opened = []
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(free):
+            os.close(opened.pop())
+        yield
+    finally:
+        for number in opened:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.slow
@@ -67,3 +90,19 @@ def test_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     while any(Path("/proc", note.read_text()).exists() for note in notes):
         assert time.monotonic() < deadline, "a process lives on"
         time.sleep(0.1)
+
+
+def test_a_process_that_ends_before_its_work_is_done_is_told_in_a_line() -> None:
+    with pytest.raises(ProcessesError, match=r"^a process ended with exit code 9 before its work was done: "):
+        list(each(os._exit, [(9,), (9,)], 2, "ending"))
+
+
+@pytest.mark.parametrize("free", [0, 5])
+def test_processes_that_can_not_be_started_are_told_in_a_line(free: int) -> None:
+    runs = [Run("random", Case("t.parquet", "0" * 64, "1x1x1:bf16"), 1, seed) for seed in range(2)]
+    told = r"^can't start the processes that share the work: Too many open files; run fewer at a time$"
+    list(each(operator.add, [(1, 2), (3, 4)], 2, "adding"))  # what stays open once processes were started
+    with few_files(free), pytest.raises(ProcessesError, match=told):
+        list(each(operator.add, [(1, 2), (3, 4)], 2, "adding"))
+    with few_files(free), pytest.raises(ProcessesError, match=told):
+        list(run_all(runs, 2, 60.0))
