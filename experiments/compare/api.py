@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
+from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,8 +100,10 @@ def compare(
     check_several(problems, "problems", TableError)
     out = named_folder(out, "folder `out`") if out is not None else None
     for name, limit in {"trials": trials, "seeds": seeds, "processes": processes, "timeout": timeout}.items():
-        if limit is not None and not limit > 0:
-            raise SamplerError(f"{name} can't be {limit}: allowed are numbers above 0")
+        kind, allowed = (Real, "numbers") if name == "timeout" else (Integral, "whole numbers")
+        if limit is not None and not (isinstance(limit, kind) and not isinstance(limit, bool) and limit > 0):
+            raise SamplerError(f"{name} can't be {limit!r}: allowed are {allowed} above 0")
+    trials, seeds = int(trials), int(seeds)  # searches are stored with them: integers of NumPy are none of JSON
     contenders = check_contenders(samplers, Path(models).absolute())
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import optuna
@@ -166,9 +167,11 @@ def test_a_name_that_is_unknown_is_told_all_that_a_comparison_takes() -> None:
 def test_a_comparison_of_nothing_is_refused() -> None:
     with pytest.raises(SamplerError, match="no strategy to compare"):
         check_contenders([])
-    for limit in ("trials", "seeds", "processes", "timeout"):
-        with pytest.raises(SamplerError, match=f"{limit} can't be 0: allowed are numbers above 0"):
-            compare(["random"], **{limit: 0})  # type: ignore[arg-type]
+    with pytest.raises(SamplerError, match="timeout can't be 0: allowed are numbers above 0"):
+        compare(["random"], timeout=0)
+    for limit, value in product(("trials", "seeds", "processes"), (0, 4.0, "4", True)):
+        with pytest.raises(SamplerError, match=f"{limit} can't be {value!r}: allowed are whole numbers above 0"):
+            compare(["random"], **{limit: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilescout.experiments.compare import compare
 from tilescout.experiments.compare.play import Case, FinishedRuns, find_cases
+from tilescout.experiments.compare.report import SEARCHES
 from tilescout.search.tables.results import read_results
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError, TableError
@@ -113,3 +115,13 @@ def test_searches_have_no_more_trials_than_a_problem_has_configurations(
 
     assert found.trials == len(table) == 40
     assert "no problem has more than 40 configurations" in caplog.text
+
+
+def test_integers_of_numpy_are_trials_and_seeds(part_of_table: Callable[..., Table], tmp_path: Path) -> None:
+    table = part_of_table("512x512x512:bf16", rows=40)
+    out = tmp_path / "comparison"
+
+    compare(["random"], tables=[table.path], trials=np.int64(3), seeds=np.uint8(1), processes=np.int32(1), out=out)
+
+    with FinishedRuns(out / SEARCHES, resume=True) as finished:
+        assert [(trace.run.trials, len(trace.indices)) for trace in finished.traces] == [(3, 3)]
