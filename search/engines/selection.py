@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 
 from tilescout.search.build.compilers import standby_of
@@ -64,8 +65,8 @@ def make_engine(
         If no table fits, or it was recorded by another objective than the one asked for.
     """
     check_device(device)
-    if gpus is not None and gpus < 1:
-        raise DeviceError(f"can't use {gpus} GPUs: `gpus` is 1 or more, or None for all")
+    if gpus is not None and not (isinstance(gpus, Integral) and gpus >= 1):
+        raise DeviceError(f"can't use {gpus!r} GPUs: `gpus` is 1 or more, or None for all")
     if gpus is not None and gpus > 1 and device.startswith("cuda:"):
         raise DeviceError(f"`device='{device}'` is one GPU, and `gpus` asks for {gpus}: leave one of them out")
     asked = find_objective(objective) if objective is not None else None

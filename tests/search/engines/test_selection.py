@@ -120,6 +120,8 @@ def test_the_gpus_are_those_of_this_machine_that_the_kernels_run_on_or_as_many_a
         ({"device": "cuda:²"}, "unknown device 'cuda:²'"),
         ({"gpus": 0, "device": "replay"}, "can't use 0 GPUs: `gpus` is 1 or more"),
         ({"gpus": -1}, "can't use -1 GPUs"),
+        ({"gpus": 2.0}, "can't use 2.0 GPUs"),
+        ({"gpus": "2"}, "can't use '2' GPUs"),
         ({"objective": "solo"}, "unknown objective 'solo', allowed are chain and sandwich"),
         ({"device": "cuda"}, "no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='rep"),
         ({"device": "cuda:1", "table": Path("t.parquet")}, "`table` is for replaying, `device='cuda:1'` measures"),
