@@ -254,7 +254,7 @@ def _first(
         raise SamplerError(f"`first` returned {told}, expected a sequence of indices of the space") from error
     found = list(indices)
     for each in found:
-        if not isinstance(each, Integral) or not 0 <= int(each) < len(space):
+        if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < len(space):
             raise SamplerError(f"`first` names configuration {each!r}, allowed are 0 to {len(space) - 1}")
     return found
 

@@ -168,6 +168,12 @@ def test_what_is_tried_first_is_told_if_it_is_no_sequence_and_a_fault_of_its_own
         search(tmp_path, first=lambda template, space: faulty())
 
 
+def test_a_mask_is_no_sequence_of_what_is_tried_first(tmp_path: Path) -> None:
+    with pytest.raises(SamplerError, match="`first` names configuration True, allowed are 0 to "):
+        search(tmp_path, first=lambda template, space: [True, False])
+    assert not list(tmp_path.glob("studies/*"))
+
+
 def faulty() -> Iterator[int]:
     yield 0
     raise TypeError("of its own")
