@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line of the process. Ctrl-C while it is imported ends the process without a traceback."""
+    """Run the command line of the process. Ctrl-C while it is imported, or ends, shows no traceback."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # `nohup` and the like have it ignored
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -23,6 +23,8 @@ def main() -> None:
     except SystemExit as end:
         if not end.code:
             standing.wake_for_next(sys.argv)
+        if heeded:  # what is left is the end of Python, which would show a traceback
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise
 
 

@@ -83,7 +83,11 @@ def program(main: Callable[[], object]) -> Do:
         sys.argv[:] = request["arguments"]
         sys.modules["__main__"] = ModuleType("__main__")  # what it spawns has nothing to do with what stands by
         sys.modules["__main__"].__package__ = request["package"]
-        main()
+        try:
+            main()
+        finally:
+            if request["heeds"]:  # what is left is the end of Python, which would show a traceback
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit()
 
     return do

@@ -68,3 +68,21 @@ def test_ctrl_c_while_the_program_is_imported_ends_in_no_traceback(handler: str,
 def test_the_installed_script_starts_there() -> None:
     declared = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())
     assert declared["project"]["scripts"] == {"tilescout": "tilescout.experiments.__main__:main"}
+
+
+ENDING = """
+import atexit, os, signal, sys
+from tilescout.experiments.__main__ import main
+
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.{handler})
+sys.argv[1:] = ["--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("handler", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_ctrl_c_at_the_end_shows_no_traceback(handler: str, code: int) -> None:
+    script = ENDING.format(handler=handler)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")

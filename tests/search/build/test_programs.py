@@ -40,7 +40,7 @@ def ready() -> Do:
 
 
 def main() -> None:
-    """The program: tell what it knows, wait for ever, or crash."""
+    """The program: tell what it knows, wait for ever, hear of Ctrl-C at its end, or crash."""
     match sys.argv[1:]:
         case ["tell", *_]:
             atexit.register(print, "at its end")
@@ -54,6 +54,9 @@ def main() -> None:
                 time.sleep(60)
             except KeyboardInterrupt:
                 sys.exit("interrupted")
+        case ["end"]:
+            atexit.register(os.kill, os.getpid(), signal.SIGINT)
+            sys.exit(7)
         case ["crash"]:
             os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -198,3 +201,9 @@ def test_nothing_is_run_with_a_file_that_the_caller_alone_has_open(start: Start)
 )
 def test_a_command_is_ordinary_if_python_runs_nothing_around_it(command: str, ordinary: bool) -> None:
     assert is_ordinary(command.split(), 3) is ordinary
+
+
+def test_ctrl_c_at_the_end_of_a_program_shows_no_traceback(start: Start) -> None:
+    called = start("end")
+    assert called.communicate() == ("", "")
+    assert called.returncode == 128 + signal.SIGINT
