@@ -1,16 +1,33 @@
 """Tables as MLflow's datasets: the inputs of a run."""
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tilescout.search.measure.provenance import Dataset
 from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import DatasetInput
 
 _DIGEST = 36  # characters that MLflow keeps
 _KINDS = {"int": "long", "uint": "long", "float": "float", "double": "double", "bool": "boolean"}
+
+
+def log_tables(client: "MlflowClient", run_id: str, tables: Iterable[Dataset], context: str) -> None:
+    """Log tables as the inputs of a run; see `dataset_input`.
+
+    A store keeps a table once an experiment. MLflow looks whether it is there, and then adds it: of two processes that
+    do so at the same time, one fails, and finds it when it asks again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    inputs = [dataset_input(table, context) for table in tables]
+    try:
+        client.log_inputs(run_id, inputs)
+    except MlflowException:
+        client.log_inputs(run_id, inputs)
 
 
 def dataset_input(table: Dataset, context: str) -> "DatasetInput":

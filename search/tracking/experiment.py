@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilescout.search.measure.provenance import Dataset
-from tilescout.search.tracking.datasets import dataset_input
+from tilescout.search.tracking.datasets import log_tables
 from tilescout.search.tracking.fields import NOTE_TAG, PARENT_TAG, STUDY_TAG, TAG_LENGTH, UI_MODE, milliseconds
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.search.tracking.store import default_store, open_client, opened_experiment, quiet_mlflow, translated
@@ -121,7 +121,7 @@ def log_run(
     for start in range(0, len(figures), _PAGE):
         client.log_batch(run, metrics=figures[start : start + _PAGE])
     if tables:
-        client.log_inputs(run, [dataset_input(table, "experiment") for table in tables])
+        log_tables(client, run, tables, "experiment")
     for path in files:
         log = client.log_artifacts if path.is_dir() else client.log_artifact
         log(run, str(path), *([path.name] if path.is_dir() else []))

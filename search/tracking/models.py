@@ -13,7 +13,7 @@ import numpy as np
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
 from tilescout.search.measure.provenance import Dataset
-from tilescout.search.tracking.datasets import dataset_input
+from tilescout.search.tracking.datasets import log_tables
 from tilescout.search.tracking.experiment import Logged, log_run
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.search.tracking.store import find_experiment, opened_experiment
@@ -92,7 +92,7 @@ def log_model(
     with opened_experiment(uri, EXPERIMENT, view=_VIEW) as (client, experiment):
         run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
         log_run(client, run_id, _params(card), evaluation.metrics, evaluation.pictures, evaluation.description)
-        client.log_inputs(run_id, [dataset_input(table, "training") for table in tables])
+        log_tables(client, run_id, tables, "training")
         model_id = _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
         for name, value in evaluation.metrics.items():
             client.log_metric(run_id, name, value, model_id=model_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.datasets import dataset_input
+from tilescout.search.tracking.datasets import log_tables
 from tilescout.search.tracking.description import Place, describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
 from tilescout.search.tracking.mlflow_hooks import ChildRun, DatabaseRuns
@@ -82,7 +82,7 @@ class StudyRuns:
             name, now = fields.study_name(info), milliseconds(time.time())
             self.run_id = self._create(self.experiment_id, name, now, self._clipped(tags))
             if info.provenance.table is not None:
-                client.log_inputs(self.run_id, [dataset_input(info.provenance.table, info.provenance.kind)])
+                log_tables(client, self.run_id, [info.provenance.table], info.provenance.kind)
         else:
             run = self._reopen(run_id)
             self.experiment_id, self.run_id = run.info.experiment_id, run_id
