@@ -191,7 +191,7 @@ class ArtifactStore:
     def _make(self) -> None:
         root = self.root
         try:
-            root.parent.mkdir(parents=True, exist_ok=True)
+            root.parent.mkdir(mode=0o775, parents=True, exist_ok=True)  # else, with a umask of 0, anybody may write it
             root.mkdir(mode=0o755, exist_ok=True)
             check_folder(root, StoreError)
         except OSError as error:

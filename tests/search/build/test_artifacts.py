@@ -54,6 +54,15 @@ def test_a_store_that_others_may_write_is_refused(tmp_path: Path, to_read: bool)
         ArtifactStore(tmp_path, to_read=to_read)
 
 
+def test_a_store_that_is_made_where_no_mode_is_masked_is_not_refused(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = ArtifactStore(tmp_path / "made" / "on demand")
+        assert publish(store, MADE) == ArtifactStore(store.root).find(KEY)
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize("artifact", [MADE, REFUSED])
 def test_what_was_published_is_found(store: ArtifactStore, artifact: Artifact) -> None:
     assert store.find(KEY) is None
