@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from tilescout.search.build.compilers import standby_of
 from tilescout.search.build.standby import MEASURING, can_stand_by, wake
@@ -65,7 +66,8 @@ def make_engine(
         If no table fits, or it was recorded by another objective than the one asked for.
     """
     check_device(device)
-    if gpus is not None and not (isinstance(gpus, Integral) and gpus >= 1):
+    asked_gpus: Any = gpus  # a number that is not whole is refused, too
+    if gpus is not None and not (isinstance(asked_gpus, Integral) and int(asked_gpus) >= 1):
         raise DeviceError(f"can't use {gpus!r} GPUs: `gpus` is 1 or more, or None for all")
     if gpus is not None and gpus > 1 and device.startswith("cuda:"):
         raise DeviceError(f"`device='{device}'` is one GPU, and `gpus` asks for {gpus}: leave one of them out")

@@ -121,7 +121,8 @@ def test_integers_of_numpy_are_trials_and_seeds(part_of_table: Callable[..., Tab
     table = part_of_table("512x512x512:bf16", rows=40)
     out = tmp_path / "comparison"
 
-    compare(["random"], tables=[table.path], trials=np.int64(3), seeds=np.uint8(1), processes=np.int32(1), out=out)
+    limits: dict[str, Any] = {"trials": np.int64(3), "seeds": np.uint8(1), "processes": np.int32(1)}
+    compare(["random"], tables=[table.path], out=out, **limits)
 
     with FinishedRuns(out / SEARCHES, resume=True) as finished:
         assert [(trace.run.trials, len(trace.indices)) for trace in finished.traces] == [(3, 3)]

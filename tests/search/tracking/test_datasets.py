@@ -30,5 +30,7 @@ def test_a_table_that_another_process_logs_at_the_same_moment_is_an_input_of_bot
             sqlalchemy.event.remove(Session, "before_flush", be_faster)
 
         for run in (one, other):
-            assert [each.dataset.name for each in client.get_run(run).inputs.dataset_inputs] == ["t.parquet"]
+            inputs = client.get_run(run).inputs
+            assert inputs is not None
+            assert [each.dataset.name for each in inputs.dataset_inputs] == ["t.parquet"]
     assert not others

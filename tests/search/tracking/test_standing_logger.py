@@ -209,7 +209,7 @@ def test_a_mark_of_before_the_clock_was_set_back_is_not_waited_for(
     mark(tmp_path, "killed")
     tomorrow = time.time() + 86_400
     os.utime(tmp_path / "killed.unlogged", (tomorrow, tomorrow))
-    monkeypatch.setattr(logger.time, "sleep", lambda seconds: pytest.fail("it is waited for"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is waited for"))
 
     wait_for_what_is_under_way(tmp_path)
 
