@@ -44,7 +44,7 @@ class Option:
             number = kind(value)
         except (ValueError, TypeError, OverflowError):
             number = None
-        if number is None or not self.low <= number <= self.high or (isinstance(value, float) and number != value):
+        if number is None or not self.low <= number <= self.high or (not isinstance(value, str) and number != value):
             what = "an integer" if kind is int else "a number"
             raise SamplerError(
                 f"{owner}: option {self.name} can't be {value}, allowed is {what} from {self.low} to {self.high}"

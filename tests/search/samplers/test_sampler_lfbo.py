@@ -174,6 +174,7 @@ def test_picks_are_likely_good_and_unlike_each_other() -> None:
     [
         ({"width": 3}, "lfbo: unknown option 'width', known are initial, copies"),
         ({"initial": 2.5}, "lfbo: option initial can't be 2.5, allowed is an integer from 1 to 10000"),
+        ({"initial": np.float32(2.5)}, "lfbo: option initial can't be 2.5, allowed is an integer from 1 to 10000"),
         ({"copies": "many"}, "option copies can't be many"),
         ({"quantile": 1.0}, "option quantile can't be 1.0, allowed is a number from 0.001 to 0.999"),
         ({"penalty": "nan"}, "option penalty can't be nan"),
