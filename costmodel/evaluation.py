@@ -184,21 +184,51 @@ def rank_correlation(truth: Floats, mean: Floats) -> float:
     return float(spearmanr(truth[best], mean[best]).statistic)
 
 
-def median_interval(values: Sequence[float], seed: int = 0, draws: int = 10_000) -> Interval:
-    """The median with a 95 % percentile-bootstrap interval over the values; NaNs are left out."""
-    kept = np.array([value for value in values if not np.isnan(value)])
+def median_interval(
+    values: Sequence[float], seed: int = 0, draws: int = 10_000, labels: Sequence[str] | None = None
+) -> Interval:
+    """The median with a 95 % percentile-bootstrap interval over the values; NaNs are left out.
+
+    Parameters
+    ----------
+    values
+        The figure of each problem.
+    seed, draws
+        Of the resamples.
+    labels
+        Values of one label are drawn together, for what is known of one tells of the other; None if each is alone.
+    """
+    figures = np.asarray(values, dtype=np.float64)
+    known = ~np.isnan(figures)
+    kept = figures[known]
     if not len(kept):
         return Interval(float("nan"), float("nan"), float("nan"))
-    drawn = np.random.default_rng(seed).choice(kept, size=(draws, len(kept)))
-    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    generator = np.random.default_rng(seed)
+    if labels is None:
+        medians = np.median(generator.choice(kept, size=(draws, len(kept))), axis=1)
+    else:
+        medians = _medians_of_groups(kept, np.asarray(labels)[known], generator, draws)
+    low, high = np.quantile(medians, [0.025, 0.975])
     return Interval(float(np.median(kept)), float(low), float(high))
 
 
-def summarise(qualities: Sequence[Quality]) -> dict[str, Interval]:
-    """Medians over problems, with confidence intervals, by the name of the figure."""
+def _medians_of_groups(values: Floats, labels: NDArray[np.str_], generator: np.random.Generator, draws: int) -> Floats:
+    """The medians of resamples of groups, of shape [draws]."""
+    names, group = np.unique(labels, return_inverse=True)
+    order = np.argsort(values, kind="stable")
+    times = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    reached = np.cumsum(times[:, group[order]], axis=1)
+    total = reached[:, -1:]
+    lower, upper = ((reached >= place).argmax(axis=1) for place in ((total + 1) // 2, total // 2 + 1))
+    found: Floats = (values[order][lower] + values[order][upper]) / 2
+    return found
+
+
+def summarise(qualities: Sequence[Quality], labels: Sequence[str] | None = None) -> dict[str, Interval]:
+    """Medians over problems with confidence intervals, by the figure's name; see `median_interval` for `labels`."""
     figures = {f"regret_top{top}": [q.regret[top] for q in qualities] for top in TOPS}
     figures["rank_correlation"] = [q.rank_correlation for q in qualities]
     figures["error"] = [q.error for q in qualities]
     figures["shift"] = [abs(q.shift) for q in qualities]
     figures["covered"] = [q.covered for q in qualities]
-    return {name: median_interval(values) for name, values in figures.items()}
+    return {name: median_interval(values, labels=labels) for name, values in figures.items()}

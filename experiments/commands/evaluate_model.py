@@ -100,8 +100,9 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     Each problem of a table in turn is left out of the training and then predicted; then each family is. Problems of
     one shape, in other types or transposed, are left out together.
 
-    Prints medians over the problems with bootstrapped 95 % intervals. This takes minutes, on all cores, because a model
-    is trained for each problem. The models are kept in the store; an interrupted run continues with those it has.
+    Prints medians over the problems with bootstrapped 95 % intervals, in which those that are left out together count
+    as one. This takes minutes, on all cores, because a model is trained for each problem. The models are kept in the
+    store; an interrupted run continues with those it has.
     """
     check_result(asked.json_path)
     if asked.plots is not None:
@@ -138,19 +139,23 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     result["models"] = list(fits)
     for what, labels in divisions.items():
         rows: dict[str, Sequence[Quality]] = {}
+        summaries: dict[str, dict[str, Interval]] = {}
         for name, (seen, fit) in fits.items():
             with waiting(f"{name}, a {what} left out: predict"):
                 predicted = leave_out(seen, labels, fit)
             drawn[f"{name}, {what} left out"] = predicted
             rows[name] = [quality(sample, prediction) for sample, prediction in predicted]
+            label = {sample.problem: own for sample, own in zip(seen, labels, strict=True)}
+            together = [label[sample.problem] for sample, _ in predicted]
+            summaries[name] = summarise(rows[name], together)
         result[f"{what}_left_out"] = {
             name: {
-                "summary": {key: asdict(value) for key, value in summarise(qualities).items()},
+                "summary": {key: asdict(value) for key, value in summaries[name].items()},
                 "problems": [asdict(one) for one in qualities],
             }
             for name, qualities in rows.items()
         }
-        console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
+        console.print(_grid(f"a {what} left out", summaries))
     if is_installed() and is_tiled(samples[0].features.names):
         known, unanswered = heuristics_regrets(recorded, template, samples, asked.binaries)
         for why in unanswered:

@@ -39,6 +39,7 @@ from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import ModelError, SpaceError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.shapes import shape_groups
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.texts import file_name, number_of
 
@@ -150,7 +151,9 @@ def train(asked: TrainRequest) -> None:
 
     with waiting("evaluate and log to MLflow"), TemporaryDirectory(prefix="tilescout-") as temporary:
         uri = asked.mlflow_uri or default_store(asked.store)[0]
-        evaluation = validation.evaluation(model, told_apart(samples), Path(temporary))
+        known = [template.parse(text) for text in card.problems]
+        shapes = dict(zip(card.problems, shape_groups(known), strict=True))
+        evaluation = validation.evaluation(model, told_apart(samples), shapes, Path(temporary))
         evaluation = replace(evaluation, metrics={**evaluation.metrics, **beyond})
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)

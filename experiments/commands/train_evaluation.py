@@ -1,6 +1,6 @@
 """How good a model is that is just being trained, by the parts of its own cross-validation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,9 @@ class CrossValidation:
         """Take an ensemble; see `EnsembleModel.on_grown`."""
         self.grown.append((ensemble, learned))
 
-    def evaluation(self, model: EnsembleModel, samples: Sequence[Sample], folder: Path) -> Evaluation:
+    def evaluation(
+        self, model: EnsembleModel, samples: Sequence[Sample], shapes: Mapping[str, str], folder: Path
+    ) -> Evaluation:
         """The quality on problems that were left out, with a plot in `folder`.
 
         Parameters
@@ -38,6 +40,8 @@ class CrossValidation:
             The fitted model: its errors say how wide intervals are.
         samples
             All that was learned from, a sample a problem.
+        shapes
+            The label of the shape of each problem: those of one shape count as one in an interval.
         folder
             An existing folder.
         """
@@ -56,7 +60,8 @@ class CrossValidation:
         )
         if not predicted:  # of a single problem, parts are left out
             return Evaluation(metrics, about)
-        summary = summarise([quality(sample, prediction) for sample, prediction in predicted])
+        qualities = [quality(sample, prediction) for sample, prediction in predicted]
+        summary = summarise(qualities, [shapes[sample.problem] for sample, _ in predicted])
         figures = {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in summary.items()}
         metrics |= {name: one.value for name, one in summary.items()}
         description = (

@@ -109,6 +109,25 @@ def test_an_interval_holds_its_median_and_narrows_with_more_values() -> None:
     assert np.isnan(median_interval([float("nan")]).value)
 
 
+def test_values_of_one_label_are_drawn_together_so_that_copies_narrow_no_interval() -> None:
+    values = np.random.default_rng(0).normal(size=12)
+    alone = median_interval(values.tolist(), labels=[str(at) for at in range(12)])
+    copied = median_interval([*values, *values, *values], labels=[str(at) for at in range(12)] * 3)
+
+    assert copied == alone
+    plain = median_interval(values.tolist())
+    assert alone.value == plain.value
+    assert alone.low == pytest.approx(plain.low, abs=0.05)
+    assert alone.high == pytest.approx(plain.high, abs=0.05)
+
+
+def test_groups_of_different_sizes_have_the_median_of_what_is_drawn() -> None:
+    known = median_interval([1.0, float("nan"), 2.0, 5.0, 7.0], labels=["a", "a", "b", "b", "b"])
+
+    assert known.value == 3.5
+    assert (known.low, known.high) == (1.0, 5.0)  # of a alone, and of b alone
+
+
 def test_a_summary_has_every_figure() -> None:
     one = quality(sample_of("16x4096x4096:bf16"), Prediction(TRUTH, np.full(7, 0.01), 0.2))
     assert summarise([one, one])["regret_top5"].value == 0
