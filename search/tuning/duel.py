@@ -4,7 +4,7 @@ How much faster than the library a kernel is differs by a per cent or two from o
 its power cap. Two answers are told apart by rounds in which both ran.
 
 Neither is the safer one, so that neither wins before `RaceOptions.fewest` heats. Two heats tell so little of their own
-noise that intervals were 5 % wide, and which of two ends was the worse one was chance.
+noise that intervals were 5 % wide (`experiments/results/race-intervals.md`).
 """
 
 import logging
