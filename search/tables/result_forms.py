@@ -398,7 +398,7 @@ class KttResults(Form):
         return TIME
 
     def _runs(self, record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """What is said of each function that the kernel is made of."""
+        """The results of each function that the kernel is made of."""
         return [each for each in record.get("ComputationResults") or () if isinstance(each, dict)]
 
     def _configuration(self, record: Mapping[str, Any]) -> dict[str, CacheValue]:

@@ -24,7 +24,7 @@ from tilescout.search.engines import complements
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
-from tilescout.search.export.decisions import best_of, judge
+from tilescout.search.export.decisions import Choice, best_of, judge
 from tilescout.search.measure.measurement import Measurement, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Race, RaceOptions, race_fastest
@@ -89,7 +89,9 @@ def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported
     assert results.index(answer) == times.index(min(times))
     outcomes = [judge(record, {each.name: each for each in found(engine)}) for record in held.values() if record]
     (chosen,) = best_of(outcomes)
-    assert chosen.space == answer.info.space
+    # What is not proven to be as fast as the library is not exported where the other one is.
+    proven = [outcome.space for outcome in outcomes if outcome.choice is Choice.OURS]
+    assert chosen.space == (answer.info.space if answer.info.space in proven or not proven else proven[0])
     assert engine.measure(0, []).result() == []  # the first engine still has its processes
 
 

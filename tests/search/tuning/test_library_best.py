@@ -151,7 +151,7 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     suite = StringIO()
     print_suite([result], 1, "a suite", Console(file=suite, width=200))
     assert "vs cuBLASLt's best" in suite.getvalue()
-    assert f"library's speed and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
+    assert f"the speed of torch.mm and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
     assert "trained" not in suite.getvalue()
     info = replace(result.info, hindsight=True, problem=result.info.problem.with_signature("fp16"))
     unknown = replace(result, library_best=None, info=info)
