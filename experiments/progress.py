@@ -2,15 +2,15 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from tilescout.search.tuning.progress import bar_columns
+from tilescout.search.tuning.progress import bar_columns, waiting_columns
 from tilescout.spaces.terminal import Console
 
 LINE_SECONDS = 30.0
@@ -33,19 +33,19 @@ class LineProgress(Progress):
 
     _last = -math.inf
     _stopped = False
-    _ended: Event | None = None
+    _ticker: "_Ticker | None" = None
 
     def start(self) -> None:
         """Show nothing at first: short work has one line at its end."""
         self._last = self.get_time()
         self._stopped = False
-        self._ended = Event()
-        Thread(target=self._tick, args=(self._ended,), daemon=True).start()
+        # A step of minutes, such as training a model, updates nothing.
+        self._ticker = _Ticker(self.refresh, LINE_SECONDS / 6)
 
     def stop(self) -> None:
         """Say how far the work came, once."""
-        if self._ended is not None:
-            self._ended.set()
+        if self._ticker is not None:
+            self._ticker.stop()
         if not self._stopped:
             self._stopped = True
             self._say()
@@ -57,11 +57,6 @@ class LineProgress(Progress):
             if now - self._last >= LINE_SECONDS:
                 self._last = now
                 self._say()
-
-    def _tick(self, ended: Event) -> None:
-        """Look now and then whether a line is due: a step of minutes, such as training a model, updates nothing."""
-        while not ended.wait(LINE_SECONDS / 6):
-            self.refresh()
 
     def update(self, *arguments: Any, **changes: Any) -> None:
         """Take the next state of a task; see `Progress.update`."""
@@ -80,6 +75,24 @@ class LineProgress(Progress):
             doing = [task.description or task.fields.get("doing", "")]
             text = ", ".join((f"{task.completed:,.0f}{total}", str(passed), *filter(None, doing)))
             self.console.print(text, highlight=False, soft_wrap=True)
+
+
+class _Ticker:
+    """Calls something every so many seconds, in a thread of its own, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None], seconds: float) -> None:
+        self._call, self._seconds, self._ended = call, seconds, Event()
+        self._thread = Thread(target=self._run, name="ticker", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self._call()
+
+    def stop(self) -> None:
+        """End it, and wait until nothing is called any more."""
+        self._ended.set()
+        self._thread.join()
 
 
 def counted(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
@@ -102,24 +115,18 @@ def waiting(what: str) -> Iterator[None]:
         with _lines(what, console):
             yield
         return
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as shown:
+    with Progress(*waiting_columns(), console=console, transient=True) as shown:
         shown.add_task(what, total=None)
         yield
 
 
 @contextmanager
 def _lines(what: str, console: Console) -> Iterator[None]:
-    started, ended = time.monotonic(), Event()
-
-    def say() -> None:
-        while not ended.wait(LINE_SECONDS):
-            console.say(f"{timedelta(seconds=round(time.monotonic() - started))}, {what}")
-
-    saying = Thread(target=say, name="waiting", daemon=True)
-    saying.start()
+    started = time.monotonic()
+    ticker = _Ticker(
+        lambda: console.say(f"{timedelta(seconds=round(time.monotonic() - started))}, {what}"), LINE_SECONDS
+    )
     try:
         yield
     finally:
-        ended.set()
-        saying.join()
+        ticker.stop()

@@ -57,6 +57,11 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     return BarColumn(), MofNCompleteColumn(table_column=whole), SecondsColumn(table_column=whole), text
 
 
+def waiting_columns() -> tuple[ProgressColumn, ...]:
+    """A spinner, the seconds so far, and what is being done, for work without countable steps."""
+    return SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
+
+
 class StudyProgress:
     """A bar on a terminal's standard error, or in the cell of a notebook (which needs ipywidgets).
 
@@ -80,8 +85,7 @@ class StudyProgress:
         self.unit = "µs"
         self._best_us = math.inf
         self._ended = False
-        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        self._after = Progress(*columns, console=self._console, transient=True)  # behind the bar's end
+        self._after = Progress(*waiting_columns(), console=self._console, transient=True)  # behind the bar's end
         self._last = self._after.add_task("", start=False, total=None)
 
     def __call__(self, trial: TrialRecord) -> None:
