@@ -135,6 +135,8 @@ class Form(ABC):
         The figure that is read; `settle` may change it.
     """
 
+    _names_of_time: ClassVar[tuple[str, ...]] = (TIME,)
+
     def __init__(self, text: ResultText, told: Told) -> None:
         self._text, self._told = text, told
         self._first = next(text.entries(), None)
@@ -169,7 +171,7 @@ class Form(ABC):
 
     def _own_name(self, objective: str) -> str:
         """The name of an objective here: one that stands for the time is `TIME`."""
-        return objective
+        return TIME if objective in self._names_of_time else objective
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -300,6 +302,7 @@ class Cache(ResultList):
 class CommunityResults(Form):
     """T4."""
 
+    _names_of_time = _OF_KTT
     _WORDS: ClassVar = {
         "compile": (Status.COMPILE_ERROR, COMPILATION),
         "constraints": (Status.COMPILE_ERROR, INVALID),
@@ -322,9 +325,6 @@ class CommunityResults(Form):
     @property
     def figures(self) -> list[str]:
         return list(dict.fromkeys(str(each.get("name")) for each in self._measurements(self._record())))
-
-    def _own_name(self, objective: str) -> str:
-        return TIME if objective in _OF_KTT else objective
 
     def _objective(self) -> str:
         named = self._record().get("objectives") or [TIME]
@@ -368,6 +368,7 @@ class CommunityResults(Form):
 class KttResults(Form):
     """KTT's own."""
 
+    _names_of_time = _OF_KTT
     _WORDS: ClassVar = {
         "CompilationFailed": (Status.COMPILE_ERROR, COMPILATION),
         "DeviceLimitsExceeded": (Status.COMPILE_ERROR, INVALID),
@@ -387,9 +388,6 @@ class KttResults(Form):
         records = (self._record(), *self._runs(self._record()))
         known = (name for each in records for name, value in each.items() if type(value) in (int, float))
         return list(dict.fromkeys(known))
-
-    def _own_name(self, objective: str) -> str:
-        return TIME if objective in _OF_KTT else objective
 
     def _parameters(self) -> list[str]:
         return list(self._configuration(self._record()))
