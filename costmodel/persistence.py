@@ -48,6 +48,7 @@ _PASSES = 1 << 15  # these of all trees together; the shipped models have 2,000
 _WEIGHTS, _UNITS = 1 << 20, 1 << 14  # of all networks together; the shipped models have 38,016 and 776
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
+
 Arrays = dict[str, NDArray[Any]]
 Numbers = TypeVar("Numbers", Constants, Errors)
 

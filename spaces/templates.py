@@ -370,7 +370,7 @@ def template_names() -> list[str]:
 
 def comes_with_package(template: KernelTemplate) -> bool:
     """Whether a template is one of ours: it has the same source in every process of this installation."""
-    return template.name in {**_BUILT_IN, **_UNLISTED} and find_template(template.name) is template
+    return (template.name in _BUILT_IN or template.name in _UNLISTED) and find_template(template.name) is template
 
 
 def complement_of(template: KernelTemplate[P], problem: P, device: Device) -> KernelTemplate[P] | None:
@@ -444,7 +444,7 @@ def find_template(name: str, named: Named = NONE_NAMED) -> KernelTemplate:
     """
     if name in named:
         return named[name]
-    if target := {**_UNLISTED, **_BUILT_IN}.get(name):
+    if target := _BUILT_IN.get(name) or _UNLISTED.get(name):
         return _load(target)
     registered = other_spaces()
     if name in registered.refused:

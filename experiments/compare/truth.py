@@ -1,6 +1,7 @@
 """The recorded truth about every configuration of a problem; searches are scored against it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -98,7 +99,7 @@ class Truth:
         """The time of the fastest configuration, in µs."""
         return float(self.times_us.min())
 
-    @property
+    @cached_property
     def has_gpu_seconds(self) -> bool:
         """Whether GPU time was recorded at all: some tuners write times alone."""
         return bool(self.gpu_seconds.any())
