@@ -21,10 +21,10 @@ from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
 from tilescout.spaces.gemm_sm90.exchange import Exchange
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, Place
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
-from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
+from tilescout.spaces.gemm_sm90.mainloop import multiply
 from tilescout.spaces.gemm_streamk_sm90.launch import EVENLY, WAY, LaunchedShape
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, most_clusters, stage_rows
-from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
+from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead, multiply_beside
 from tilescout.spaces.gemm_streamk_sm90.partition import slot
 from tilescout.spaces.gemm_streamk_sm90.parts import Parts, used
 from tilescout.spaces.gemm_streamk_sm90.scheduler import BandedOrder, SharedTiles, WholeTiles, number_of
@@ -117,7 +117,7 @@ class GemmStreamKSm90(GemmSm90):
     @property
     def promotes_ahead(self) -> bool:
         """Whether a product is added while the next one is computed."""
-        return self.promotes and self.shape.promotion != "step"
+        return self.promotes and self.shape.promotion in ("ahead", "halves")
 
     @property
     def parts(self) -> Parts:
@@ -255,7 +255,7 @@ class GemmStreamKSm90(GemmSm90):
         in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
         mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
         left, right = mine.partition_A(a.shared), self.used(b).shared
-        if cutlass.const_expr(self.promotes_ahead):
+        if cutlass.const_expr(self.promotes):
             fragments = (mma.make_fragment_A(left), self.parts.fragments(right, in_tile))
         else:
             fragments = (mma.make_fragment_A(left), mma.make_fragment_B(mine.partition_B(right)))
@@ -311,8 +311,8 @@ class GemmStreamKSm90(GemmSm90):
             parts = self.parts
             read = multiply_ahead(parts.mmas(), parts.products(), fragments, accumulators, ring, read, steps)
         elif cutlass.const_expr(self.promotes):
-            rows = (shape.groups * MMA_ROWS, shape.tile_n)
-            read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
+            (mmas,), (product, _) = self.parts.mmas(), self.parts.products()
+            read = multiply_beside(mmas, product, fragments, accumulators, ring, read, steps)
         else:
             read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
         if cutlass.const_expr(shape.pingpong):

@@ -1,8 +1,9 @@
-"""The main loop of 8-bit products that keeps the tensor cores at work while their sums are promoted to fp32.
+"""The main loops of 8-bit products that keep the tensor cores at work while their sums are promoted to fp32.
 
-The loop of ``gemm_sm90`` waits for each product, adds it to the accumulators, and begins the next. Warp groups that
-share a tile wait for the same stage, so that they do this at the same time, and the tensor cores rest meanwhile. Here a
-warp group holds two products, and adds one while the other is computed.
+The loop of ``gemm_sm90`` waits for each product, adds it to the accumulators, waits for the next stage, and begins the
+next product. The tensor cores work for the other warp groups meanwhile, but not for so long. In one loop here a warp
+group holds two products, and adds one while the other is computed. Where registers do not suffice for that, the other
+loop has it wait for the next stage while a product is computed.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,46 @@ def add(accumulators: cute.Tensor, product: cute.Tensor, start: cutlass.Constexp
     there = waited_for([product[i] for i in range(size)])
     for i in cutlass.range_constexpr(size):
         accumulators[start + i] = accumulators[start + i] + there[i]
+
+
+@cute.jit
+def multiply_beside(
+    mmas: Mmas,
+    product: cute.Tensor,
+    fragments: Fragments,
+    accumulators: cute.Tensor,
+    ring: pipeline.PipelineTmaAsync,
+    read: pipeline.PipelineState,
+    k_tiles: Int32,
+) -> pipeline.PipelineState:
+    """Multiply all stages of a tile; each product is added before the next one begins.
+
+    Of two warp groups one adds while the tensor cores work for the other, as long as what lies between two products of
+    one takes no longer than a product of the other. So the next stage is waited for while a product is computed: of
+    the cycles of 128x176 in clusters of 2x1 the tensor cores were at work for 97 % in place of 92 % (Nsight Compute,
+    H200, 2026-12-01; `experiments/results/promotion.md`). It is only tried: to wait for it would keep the last one from
+    being released, and took 1.09 times as long as halves in clusters of 1x2.
+    """
+    left, (right,) = fragments
+    pieces = cute.size(left, mode=[1])
+    accumulators.fill(0.0)
+    following = read.clone()
+    following.advance()
+    full = ring.consumer_try_wait(read)
+    for step in cutlass.range(k_tiles, unroll=1):
+        ring.consumer_wait(read, full)
+        for row in cutlass.range_constexpr(pieces):
+            issue(mmas, left, right, product, row, read.index)
+            if cutlass.const_expr(row == pieces - 1):  # noqa: SIM102 - decided here, the other by the GPU
+                if step + 1 < k_tiles:
+                    full = ring.consumer_try_wait(following)
+            warpgroup.wait_group(0)
+            if cutlass.const_expr(row == pieces - 1):
+                ring.consumer_release(read)
+            add(accumulators, product, row * cute.size(product))
+        read.advance()
+        following.advance()
+    return read
 
 
 @cute.jit

@@ -13,15 +13,9 @@ from tilescout.spaces.gemm_sm90.rules import sharing_groups
 from tilescout.spaces.gemm_sm90.template import CONSTRAINTS as OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING
-from tilescout.spaces.gemm_streamk_sm90.layout import (
-    MOST_AHEAD,
-    STEP,
-    held,
-    promotion,
-    shared_memory,
-    stage_rows,
-    workspace,
-)
+from tilescout.spaces.gemm_streamk_sm90 import layout
+from tilescout.spaces.gemm_streamk_sm90.layout import MOST_AHEAD, STEP, held, shared_memory, stage_rows, workspace
+from tilescout.spaces.gemm_streamk_sm90.promoting import promotion
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.tiling import ceil_div, computed_extents
@@ -87,9 +81,12 @@ def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
 
 def promotion_of(columns: Columns, problem: GemmProblem) -> Any:
     """When each of some configurations adds 8-bit products, of shape [configurations]; see `promotion`."""
-    turns = columns["schedule"] == "pingpong"
-    tile = (columns["tile_m"], columns["tile_n"])
-    return promotion(*tile, columns["warp_groups"], turns, problem.element.bytes)
+    return promotion(*_tile_of(columns), problem.element.bytes)
+
+
+def _tile_of(columns: Columns) -> tuple[Any, Any, Any, Any]:
+    """Rows and columns of a tile, warp groups, and whether these take turns."""
+    return columns["tile_m"], columns["tile_n"], columns["warp_groups"], columns["schedule"] == "pingpong"
 
 
 def held_of(columns: Columns, problem: GemmProblem) -> Any:
@@ -103,7 +100,8 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
     fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
     fits = held_of(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most)
-    asked = np.isin(promotion_of(columns, problem), ("ahead", "halves"))  # by what they hold
+    alone = layout.promotion(*_tile_of(columns), problem.element.bytes)
+    asked = np.isin(alone, ("ahead", "halves"))  # by what they hold, which is as much beside other warp groups
     return np.asarray(fits | asked)
 
 

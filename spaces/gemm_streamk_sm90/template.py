@@ -82,6 +82,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         "mainloop.py",
         "partition.py",
         "parts.py",
+        "promoting.py",
         "scheduler.py",
         "sums.py",
     )

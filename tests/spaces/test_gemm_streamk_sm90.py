@@ -244,12 +244,14 @@ def test_the_units_of_a_tile_hardly_overlap(tile_n: int, swapped: int, others: i
     [
         ({"tile_n": 128}, "e4m3", "ahead"),
         ({"tile_n": 144}, "e4m3", "ahead"),  # 72 sums and twice 72 products
-        ({"tile_n": 160}, "e4m3", "halves"),  # 80 sums and twice 80 products do not fit a thread's registers
-        ({"tile_n": 168}, "e4m3", "halves"),
-        ({"tile_n": 184}, "e4m3", "step"),
+        ({"tile_n": 160}, "e4m3", "beside"),  # 80 sums and twice 80 products do not fit a thread's registers
+        ({"tile_n": 184}, "e4m3", "beside"),
         ({"warp_groups": 3, "tile_m": 192, "tile_n": 96}, "e4m3", "ahead"),
-        ({"warp_groups": 3, "tile_m": 192, "tile_n": 120}, "e4m3", "halves"),
-        ({"tile_m": 256, "tile_n": 128}, "e4m3", "step"),
+        ({"warp_groups": 3, "tile_m": 192, "tile_n": 120}, "e4m3", "beside"),
+        ({"tile_m": 256, "tile_n": 128}, "e4m3", "beside"),
+        ({"warp_groups": 1, "tile_m": 64, "tile_n": 176}, "e4m3", "halves"),  # no other warp group multiplies meanwhile
+        ({"schedule": "pingpong", "tile_m": 64, "tile_n": 176}, "e4m3", "halves"),
+        ({"warp_groups": 1, "tile_m": 64, "tile_n": 184}, "e4m3", "step"),
         ({"tile_n": 128}, "bf16", "step"),
     ],
 )
@@ -273,6 +275,8 @@ def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
         ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
         ("e4m3-bf16", {"tile_n": 144, "tile_k": 128, "stages": 5, "stream_k": 1, "swap_ab": 1}),
         ("e4m3-bf16:kk:alpha+bias+gelu", {"tile_m": 192, "tile_n": 120, "tile_k": 128, "warp_groups": 3, "stages": 4}),
+        ("e4m3-bf16", {"tile_n": 176, "tile_k": 128, "stages": 5, "swap_ab": 1}),
+        ("e4m3-bf16", {"tile_m": 256, "tile_n": 128, "tile_k": 128, "stages": 4}),
         ("bf16", {"tile_n": 88, "swap_ab": 1, "raster": "pairs"}),
         ("bf16-fp32", {"tile_n": 136, "swap_ab": 1}),
     ]  # fmt: skip
