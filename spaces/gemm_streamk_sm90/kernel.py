@@ -9,6 +9,7 @@ launch. No flag is kept in memory: the workspace may hold anything before and af
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -115,9 +116,9 @@ class GemmStreamKSm90(GemmSm90):
             )
 
     @property
-    def promotes_ahead(self) -> bool:
-        """Whether a product is added while the next one is computed."""
-        return self.promotes and self.shape.promotion in ("ahead", "halves")
+    def promoting_loop(self) -> Callable[..., pipeline.PipelineState]:
+        """The main loop of 8-bit products: whether a product is added while the next one is computed."""
+        return multiply_ahead if self.shape.promotion in ("ahead", "halves") else multiply_beside
 
     @property
     def parts(self) -> Parts:
@@ -307,12 +308,9 @@ class GemmStreamKSm90(GemmSm90):
     ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
         """Multiply some steps of a tile and release their stages; with pingpong, `group` then hands on its turn."""
         shape = self.shape
-        if cutlass.const_expr(self.promotes_ahead):
-            parts = self.parts
-            read = multiply_ahead(parts.mmas(), parts.products(), fragments, accumulators, ring, read, steps)
-        elif cutlass.const_expr(self.promotes):
-            (mmas,), (product, _) = self.parts.mmas(), self.parts.products()
-            read = multiply_beside(mmas, product, fragments, accumulators, ring, read, steps)
+        if cutlass.const_expr(self.promotes):
+            mmas, products = self.parts.mmas(), self.parts.products()
+            read = self.promoting_loop(mmas, products, fragments, accumulators, ring, read, steps)
         else:
             read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
         if cutlass.const_expr(shape.pingpong):

@@ -59,8 +59,8 @@ def add(accumulators: cute.Tensor, product: cute.Tensor, start: cutlass.Constexp
 
 @cute.jit
 def multiply_beside(
-    mmas: Mmas,
-    product: cute.Tensor,
+    mmas: Sequence[Mmas],
+    products: tuple[cute.Tensor, cute.Tensor],
     fragments: Fragments,
     accumulators: cute.Tensor,
     ring: pipeline.PipelineTmaAsync,
@@ -76,7 +76,7 @@ def multiply_beside(
     being released, and took 1.09 times as long as halves in clusters of 1x2.
     """
     left, (right,) = fragments
-    pieces = cute.size(left, mode=[1])
+    pieces, product = cute.size(left, mode=[1]), products[0]
     accumulators.fill(0.0)
     following = read.clone()
     following.advance()
@@ -84,7 +84,7 @@ def multiply_beside(
     for step in cutlass.range(k_tiles, unroll=1):
         ring.consumer_wait(read, full)
         for row in cutlass.range_constexpr(pieces):
-            issue(mmas, left, right, product, row, read.index)
+            issue(mmas[0], left, right, product, row, read.index)
             if cutlass.const_expr(row == pieces - 1):  # noqa: SIM102 - decided here, the other by the GPU
                 if step + 1 < k_tiles:
                     full = ring.consumer_try_wait(following)

@@ -89,10 +89,15 @@ def _tile_of(columns: Columns) -> tuple[Any, Any, Any, Any]:
     return columns["tile_m"], columns["tile_n"], columns["warp_groups"], columns["schedule"] == "pingpong"
 
 
+def _alone(columns: Columns, problem: GemmProblem) -> Any:
+    """The same, had each warp group a tile for itself: as much is held beside others, and this takes less time."""
+    return layout.promotion(*_tile_of(columns), problem.element.bytes)
+
+
 def held_of(columns: Columns, problem: GemmProblem) -> Any:
     """Fp32 registers that a consumer thread of each configuration needs for sums and 8-bit products."""
     tile, groups = (columns["tile_m"], columns["tile_n"]), sharing_groups(columns)
-    return held(*tile, groups, promotion_of(columns, problem), problem.element.bytes)
+    return held(*tile, groups, _alone(columns, problem), problem.element.bytes)
 
 
 def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -100,8 +105,7 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
     fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
     fits = held_of(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most)
-    alone = layout.promotion(*_tile_of(columns), problem.element.bytes)
-    asked = np.isin(alone, ("ahead", "halves"))  # by what they hold, which is as much beside other warp groups
+    asked = np.isin(_alone(columns, problem), ("ahead", "halves"))  # by what they hold
     return np.asarray(fits | asked)
 
 
