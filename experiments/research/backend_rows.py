@@ -64,6 +64,12 @@ def over_library(found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str,
     return told
 
 
+def fastest_of_library(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The row of the fastest of cuBLASLt's kernels on a problem whose configuration is known; None if there is none."""
+    theirs = [rows[who] for who in LIBRARIES if "speed" in rows.get(who, {}) and "configuration" in rows[who]]
+    return max(theirs, key=lambda row: float(row["speed"]["value"]), default=None)
+
+
 def _cost(row: Mapping[str, Any], name: str) -> float | None:
     """A cost of finding a kernel; of compiling, TorchInductor says what it took ahead."""
     found = row.get(name, row.get("precompiling") if name == "compiling" else None)

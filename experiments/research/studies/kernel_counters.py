@@ -14,7 +14,6 @@ import csv
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import store_option
-from tilescout.experiments.research.backend_rows import LIBRARIES, OURS, known_before
+from tilescout.experiments.research.backend_rows import OURS, fastest_of_library, known_before
 from tilescout.experiments.research.kernels import CHAINS, compile_all, load_named
 from tilescout.experiments.research.runner import GPU_OR_RECORD, PROGRAM, Run, device_option, study
 from tilescout.experiments.research.studies.stream_k import SHARING, named
@@ -47,6 +46,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.processes import module_command
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import printable_line
 from tilescout.spaces.workloads import load_workload
@@ -100,10 +100,9 @@ def asked(
         if text not in found:
             raise TilescoutError(f"the files have no problem {text}; they have {', '.join(found)}")
         rows = found[text]["rows"]
-        theirs = [rows[who] for who in LIBRARIES if "configuration" in rows.get(who, {}) and "speed" in rows[who]]
-        if not theirs:
+        fastest = fastest_of_library(rows)
+        if fastest is None:
             raise TilescoutError(f"the files have no kernel of cuBLASLt's on {text}: name another problem")
-        fastest = max(theirs, key=lambda row: float(row["speed"]["value"]))
         chosen[GemmProblem.parse(text)] = {
             name: Kernel(row["space"], Configuration.of(row["configuration"]))
             for name, row in (("the library's", fastest), ("ours", rows[OURS]))
@@ -189,8 +188,8 @@ def profiled(arguments: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
         report = str(Path(folder, "report"))
         command = [NCU, "--clock-control", "none", "--profile-from-start", "off"]
         command += ["--section", "LaunchStats", "--metrics", ",".join(COUNTERS)]
-        command += ["-f", "-o", report, sys.executable, "-P", *PROGRAM.split()[1:], "kernel-counters", *arguments]
-        _told_by([*command, "--only-launch"])
+        again = module_command(PROGRAM.rpartition(" ")[2], "kernel-counters", *arguments, "--only-launch")
+        _told_by([*command, "-f", "-o", report, *again])
         shown = ["--page", "raw", "--csv", "--print-units", "base"]
         return counted(_told_by([NCU, "--import", f"{report}.ncu-rep", *shown]), names)
 
@@ -222,11 +221,9 @@ def launched(worker: Worker, problem: GemmProblem, kernels: Mapping[str, Kernel]
 
 def cells(one: Mapping[str, Any]) -> list[str]:
     """A row of the table of a problem: what NVML and `ncu` tell of a kernel."""
-    found = [f"{one['sustained']['us']:.1f}"]
-    found += [
-        "" if one["sustained"][name] is None else f"{one['sustained'][name]:.0f}" for name in ("sm_mhz", "power_w")
-    ]
-    counters = one.get("counters", {})
+    alone, counters = one["sustained"], one.get("counters", {})
+    found = [f"{alone['us']:.1f}"]
+    found += ["" if alone[name] is None else f"{alone[name]:.0f}" for name in ("sm_mhz", "power_w")]
     for name, (_, unit, form) in COUNTERS.items():
         found.append(f"{counters[name] * unit:{form}}" if name in counters else "")
     return found
@@ -274,14 +271,14 @@ def main(
     chosen = asked(files, problems, listed, folder)
     if not chosen:
         raise click.UsageError("no kernels are named: give --problem, --listed or --kernels, or a file with --again")
-    worker = Worker(device)
+    worker, compiled = Worker(device), artifacts(store)
+    if only_launch:
+        for problem, kernels in chosen.items():
+            launched(worker, problem, kernels, compiled)
+        return
     found: dict[str, dict[str, Any]] = {}
     for problem, kernels in chosen.items():
-        if only_launch:
-            launched(worker, problem, kernels, artifacts(store))
-            continue
         bench = worker.bench(find_template(OF).workload, str(problem), CHAINS, None)
-        ready = launches(worker, problem, kernels, artifacts(store))
         found[str(problem)] = {
             name: {
                 "space": kernels[name].space,
@@ -289,11 +286,9 @@ def main(
                 "relative_error": bench.verify(launch, edge=False)[0],
                 "sustained": sustained(bench, launch, SUSTAINED),
             }
-            for name, launch in ready.items()
+            for name, launch in launches(worker, problem, kernels, compiled).items()
         }
         run.keep({"problems": found})
-    if only_launch:
-        return
     arguments = [*map(str, files), "--device", device, "--store", str(store)]
     arguments += [word for problem in problems for word in ("--problem", problem)]
     arguments += ["--listed", str(listed)] if listed is not None else []

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.research.backend_rows import LIBRARIES, OURS, known_before
+from tilescout.experiments.research.backend_rows import OURS, fastest_of_library, known_before
 from tilescout.experiments.research.runner import Run, study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError
@@ -86,10 +86,10 @@ def wins(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     told = {}
     for text, one in found.items():
         rows, problem = one["rows"], GemmProblem.parse(text)
-        theirs = [rows[who] for who in LIBRARIES if "speed" in rows.get(who, {}) and "configuration" in rows[who]]
-        if not theirs or "speed" not in rows.get(OURS, {}):
+        fastest = fastest_of_library(rows)
+        if fastest is None or "speed" not in rows.get(OURS, {}):
             continue
-        fastest, ours = max(theirs, key=lambda row: row["speed"]["value"]), rows[OURS]
+        ours = rows[OURS]
         lead = fastest["speed"]["value"] / ours["speed"]["value"]
         if lead <= 1:
             continue
