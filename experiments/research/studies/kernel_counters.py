@@ -5,9 +5,10 @@
 Read are files of the study `backends`. On each problem the fastest of cuBLASLt's kernels and ours run, and those that
 `--listed` names besides, as for the study `stream-k`; and those of a folder of `--kernels`, as for `kernel-variants`,
 whose plan lists name, problem and the values of the knobs. Each runs alone for some time, over operands that do not fit
-the L2, while NVML tells clock and power: a card that is at its power cap computes more slowly. Then Nsight Compute,
-`ncu`, launches each of them once for every few counters, with an empty L2. It has to be on the PATH, and leaves the
-clocks alone. A launch of more than one kernel is told as their sum, and shares of the peak as the largest.
+the L2, while NVML tells clock and power: a card that is at its power cap computes more slowly. They do so by turns, and
+every other turn the other way round: a card that becomes warmer has a lower clock. Then Nsight Compute, `ncu`, launches
+each of them once for every few counters, with an empty L2. It has to be on the PATH, and leaves the clocks alone. A
+launch of more than one kernel is told as their sum, and shares of the peak as the largest.
 """
 
 import csv
@@ -51,7 +52,9 @@ from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import printable_line
 from tilescout.spaces.workloads import load_workload
 
-SUSTAINED = 1.5  # s that a kernel runs alone, the first half of which is not looked at
+# Turns of each kernel, and seconds of a turn, the first half of which is not looked at. One kernel took 2,368 µs, and
+# 2,410 µs some ten seconds later (4096x24576x8192, bf16, H200, 2026-12-01), so that one turn told when it was.
+TURNS, SUSTAINED = 4, 0.6
 CYCLES = "sm__cycles_active.avg"
 COUNTERS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
     {
@@ -136,8 +139,20 @@ def launches(worker: Worker, problem: GemmProblem, kernels: Mapping[str, Kernel]
     return found
 
 
-def sustained(bench: Bench, launch: Launch, seconds: float) -> dict[str, Any]:
-    """The time of a launch while one follows another, and the card's clock and power meanwhile, at their median."""
+def sustained(bench: Bench, launches: Mapping[str, Launch], turns: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """The time of each launch while one follows another, and the card's clock and power meanwhile.
+
+    The launches have turns of so many seconds, every other time the other way round. Told is the median of all turns.
+    """
+    seen: dict[str, list[tuple[float, list[Clocks]]]] = {name: [] for name in launches}
+    for turn in range(turns):
+        for name in list(launches)[:: -1 if turn % 2 else 1]:
+            seen[name].append(_turn(bench, launches[name], seconds))
+    return {name: _told(turns_of) for name, turns_of in seen.items()}
+
+
+def _turn(bench: Bench, launch: Launch, seconds: float) -> tuple[float, list[Clocks]]:
+    """The median time of a launch in the second half of some seconds, and what was seen of the card."""
     block = bench.make_block(launch)
     count = max(3, int(STRETCH_US / (bench.library_us * bench.launches)))
     times, clocks = list[float](), list[Clocks | None]()
@@ -147,10 +162,14 @@ def sustained(bench: Bench, launch: Launch, seconds: float) -> dict[str, Any]:
             times, clocks = [], []
         watch = partial(_note, clocks, bench.machine)
         times += bench.machine.times_us([block] * count, lost=1.0, meanwhile=watch)
-    seen = [each for each in clocks if each is not None]
-    told = {name: median(getattr(each, name) for each in seen) if seen else None for name in ("sm_mhz", "power_w")}
-    us = float(np.nanmedian(times)) / bench.launches
-    return {"us": us, **told, "throttled": sorted({each.throttle for each in seen})}
+    return float(np.nanmedian(times)) / bench.launches, [each for each in clocks if each is not None]
+
+
+def _told(turns: Sequence[tuple[float, Sequence[Clocks]]]) -> dict[str, Any]:
+    clocks = [each for _, seen in turns for each in seen]
+    told = {name: median(getattr(each, name) for each in clocks) if clocks else None for name in ("sm_mhz", "power_w")}
+    us = [one for one, _ in turns]
+    return {"us": median(us), "turns_us": us, **told, "throttled": sorted({each.throttle for each in clocks})}
 
 
 def _note(clocks: list[Clocks | None], machine: Machine) -> None:
@@ -279,14 +298,16 @@ def main(
     found: dict[str, dict[str, Any]] = {}
     for problem, kernels in chosen.items():
         bench = worker.bench(find_template(OF).workload, str(problem), CHAINS, None)
+        loaded = launches(worker, problem, kernels, compiled)
+        errors = {name: bench.verify(launch, edge=False)[0] for name, launch in loaded.items()}
         found[str(problem)] = {
             name: {
                 "space": kernels[name].space,
                 "configuration": dict(kernels[name].configuration),
-                "relative_error": bench.verify(launch, edge=False)[0],
-                "sustained": sustained(bench, launch, SUSTAINED),
+                "relative_error": errors[name],
+                "sustained": alone,
             }
-            for name, launch in launches(worker, problem, kernels, compiled).items()
+            for name, alone in sustained(bench, loaded, TURNS, SUSTAINED).items()
         }
         run.keep({"problems": found})
     arguments = [*map(str, files), "--device", device, "--store", str(store)]

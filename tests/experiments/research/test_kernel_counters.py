@@ -3,6 +3,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tilescout.experiments.research.studies.kernel_counters import (
     profiled,
     sustained,
 )
+from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Worker
@@ -38,6 +40,12 @@ CSV = f"""==PROF== Connected to process 17
 "3","gemm","2,000","88.5","1,500","128","4"
 "4","add_up","500","2.5","250","64","4"
 """
+
+
+@pytest.fixture(name="bench")
+def bench_of_a_small_problem() -> Bench:
+    problem, worker = GemmProblem.parse("64x64x64:fp16"), Worker("cpu")
+    return Bench(worker.machine, load_workload(find_template("gemm_sm90").workload), problem, ProtocolOptions())
 
 
 def test_kernels_between_two_marks_are_one_launch_whose_counts_are_summed() -> None:
@@ -91,12 +99,27 @@ def test_kernels_that_are_listed_or_lie_in_a_folder_are_asked_for_besides(tmp_pa
     assert [each.folder for each in kernels.values()] == [None, tmp_path]
 
 
-def test_a_kernel_alone_is_timed_and_clocks_that_nothing_tells_stay_unknown() -> None:
-    problem, worker = GemmProblem.parse("64x64x64:fp16"), Worker("cpu")
-    bench = Bench(worker.machine, load_workload(find_template("gemm_sm90").workload), problem, ProtocolOptions())
-    found = sustained(bench, bench.run_library, 0.2)
+def test_a_kernel_alone_is_timed_and_clocks_that_nothing_tells_stay_unknown(bench: Bench) -> None:
+    found = sustained(bench, {"the library's": bench.run_library}, 2, 0.1)["the library's"]
     assert found["us"] > 0
+    assert len(found["turns_us"]) == 2
     assert (found["sm_mhz"], found["power_w"], found["throttled"]) == (None, None, [])
+
+
+def test_kernels_have_turns_every_other_time_the_other_way_round(bench: Bench) -> None:
+    order: list[str] = []
+
+    def noted(name: str) -> Launch:
+        def launch(*tensors: Any) -> None:
+            if order[-1:] != [name]:
+                order.append(name)
+            bench.run_library(*tensors)
+
+        return launch
+
+    found = sustained(bench, {name: noted(name) for name in "abc"}, 3, 0.02)
+    assert "".join(order) == "abcba" + "bc"  # the last of a turn is the first of the next
+    assert {name: len(each["turns_us"]) for name, each in found.items()} == dict.fromkeys("abc", 3)
 
 
 @pytest.mark.skipif(shutil.which(NCU) is not None, reason="Nsight Compute is installed")
