@@ -10,7 +10,10 @@ from tilescout.search.tables.table import ProblemSummary, Table
 from tilescout.search.tracking import Logged, as_text, log_experiment, markdown_table
 from tilescout.search.tracking.mlflow_hooks import View
 
-_VIEW = View(("rows", "mean_best_speedup", "mean_default_speedup", "failed"), ("space", "suite", "device"))
+_VIEW = View(
+    ("rows", "mean_best_speedup", "mean_default_speedup", "mean_library_best_speedup", "failed"),
+    ("space", "suite", "device"),
+)
 _ROW = ("problem", "library_us", "best_speedup", "default_speedup", "library_best_speedup", "rows", "pruned", "failed")
 
 

@@ -188,7 +188,8 @@ def log_comparison(
     from tilescout.search.tracking.mlflow_hooks import View
     from tilescout.search.tracking.store import opened_experiment
 
-    view = View(("score", "score_gpu_seconds", "within_1_percent/share"), ("samplers", "trials", "seeds"))
+    speeds = ("answers/over_library", "answers/over_library_best")
+    view = View(("score", "score_gpu_seconds", "within_1_percent/share", *speeds), ("samplers", "trials", "seeds"))
     with opened_experiment(uri, EXPERIMENT, artifacts, view) as (client, experiment):
         parent = client.create_run(experiment, run_name=about["name"])
         metrics = {f"score/{standing.name}": standing.scores["score"][0] for standing in comparison.standings}

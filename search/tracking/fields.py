@@ -27,7 +27,10 @@ _RUN_STATUS = {Status.OK: "FINISHED", Status.PRUNED: "FINISHED", Status.INTERRUP
 
 
 STUDIES = View(
-    ("best_speedup_over_library", "trials", "cost_gpu_seconds", "best_time_us", "best_speedup_over_default"),
+    (
+        *("best_speedup_over_library", "best_speedup_over_library_best", "trials", "cost_gpu_seconds"),
+        *("best_time_us", "best_speedup_over_default"),
+    ),
     ("problem", "sampler"),
 )
 TRIALS = View(("time_us", "speedup_over_library", "gpu_seconds"), (), "time_us", ascending=True)

@@ -47,6 +47,8 @@ VIEW = "tilescout"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 """The tag of an experiment that holds a view which MLflow lists under "Views", and opens by its name in an address."""
 
+_UNCHANGED = {"name": VIEW, "createdAt": 0, "updatedAt": 0}  # which MLflow sets where a user saves the view
+
 _PLAIN = re.compile(r"[/\w.\- ]{1,250}")  # the keys that MLflow takes
 _LONGEST = 500  # characters of a parameter's value
 _DIGITS = 8  # of a child's number, in hexadecimal, in its id
@@ -109,7 +111,11 @@ class View:
             "autoRefreshEnabled": True,
             "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
         }
-        return json.dumps({"name": VIEW, "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
+        return json.dumps({**_UNCHANGED, "state": json.dumps(state)})
+
+    def replaces(self, tag: str | None) -> bool:
+        """Whether this is to stand where an experiment has that tag: none, or an older one that nobody has changed."""
+        return tag is None or (tag.startswith(json.dumps(_UNCHANGED)[:-1]) and tag != self.tag())
 
 
 @dataclass(frozen=True)

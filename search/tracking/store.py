@@ -300,7 +300,7 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None, v
             f"the MLflow experiment {name} was deleted: restore it with "
             f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
         )
-    if view is not None and VIEW_TAG not in experiment.tags:
+    if view is not None and view.replaces(experiment.tags.get(VIEW_TAG)):
         client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view.tag())
     return str(experiment.experiment_id)
 

@@ -138,6 +138,7 @@ class SuiteRun:
         # Under the names of studies' columns too: means and sums beside their figures.
         columns = {
             "best_speedup_over_library": found.get("mean_speedup_over_library"),
+            "best_speedup_over_library_best": found.get("mean_speedup_over_library_best"),
             "best_speedup_over_default": found.get("mean_speedup_over_default"),
             "cost_gpu_seconds": found["gpu_seconds"],
         }

@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteRun
+from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
 from tilescout.spaces.errors import StoreError
 
 Run = Callable[..., None]
@@ -48,6 +49,7 @@ def test_a_table_is_written_with_a_card_that_says_how_and_shown_in_mlflow(
     known = [speed for speed in listed if speed is not None]
     assert len(known) == 2
     assert logged.data.metrics["mean_library_best_speedup"] == pytest.approx(geometric_mean(known))
+    assert all(f"metrics.`{name}`" in experiment.tags[VIEW_TAG] for name in ("mean_library_best_speedup", "rows"))
     assert all(f"{speed:.3f}" in printed.out for speed in known)
     assert "library_best_speedup" in logged.data.tags["mlflow.note.content"]
     files = {file.path for file in client.list_artifacts(logged.info.run_id)}

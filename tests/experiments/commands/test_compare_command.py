@@ -17,6 +17,7 @@ from tilescout.experiments.compare.report import verdict, write_comparison
 from tilescout.experiments.compare.result import Comparison, Standing, compare_traces
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
+from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import Problem
 
@@ -92,6 +93,7 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
     (experiment,) = [found for found in client.search_experiments() if found.name == "tilescout/compare"]
     runs = {found.info.run_name: found for found in client.search_runs([experiment.experiment_id])}
     assert set(names) < set(runs)
+    assert all(f"answers/{name}`" in experiment.tags[VIEW_TAG] for name in ("over_library", "over_library_best"))
     assert len(client.get_metric_history(runs["random"].info.run_id, "time_over_best")) == 15
     (parent,) = set(runs) - set(names)
     assert {file.path for file in client.list_artifacts(runs[parent].info.run_id)} >= {"convergence.png", "runs.jsonl"}

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from tilescout.search.studies import optuna_hooks
 from tilescout.search.tracking import mlflow_hooks
-from tilescout.search.tracking.mlflow_hooks import DatabaseRuns, is_tested
+from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, DatabaseRuns, View, is_tested
 from tilescout.search.tracking.store import default_store, find_experiment, open_client, quiet_mlflow
 from tilescout.spaces.errors import StoreError
 
@@ -51,6 +51,21 @@ def test_with_another_version_a_store_is_made_by_the_client_and_not_written_behi
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+def test_an_older_table_of_an_experiment_has_new_columns_unless_somebody_changed_it(
+    tmp_path: Path, copy_store: Callable[[Path], str]
+) -> None:
+    older, newer = View(("a",)), View(("a", "b"))
+    with quiet_mlflow():
+        client = open_client(copy_store(tmp_path))
+        for view in (older, newer, newer):
+            number = find_experiment(client, "tilescout/columns", None, view)
+            assert client.get_experiment(number).tags[VIEW_TAG] == view.tag()
+        changed = older.tag().replace('"updatedAt": 0', '"updatedAt": 1764590000000')
+        client.set_experiment_tag(number, VIEW_TAG, changed)
+        assert find_experiment(client, "tilescout/columns", None, newer) == number
+        assert client.get_experiment(number).tags[VIEW_TAG] == changed
 
 
 def test_with_other_tables_they_are_not_written(

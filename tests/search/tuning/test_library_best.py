@@ -146,6 +146,7 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     assert record["speedup_of_best"]["value"] == over.value
     assert record["time_us"] == pytest.approx(result.library_best.ratio.value * result.info.library_us)
     assert fields.result_metrics(result)["best_speedup_over_library_best"] == over.value
+    assert "best_speedup_over_library_best" in fields.STUDIES.metrics  # a column of MLflow's table
     assert "guess=" in fields.result_tags(result)["library_best"]
 
     suite = StringIO()

@@ -377,6 +377,9 @@ def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Tabl
     assert whole.info.status == "FINISHED"
     assert whole.data.metrics["trials"] == 9
     assert whole.data.metrics["least_speedup_over_default"] >= 1
+    for column in ("library", "library_best", "default"):
+        found = whole.data.metrics[f"best_speedup_over_{column}"]
+        assert found == whole.data.metrics[f"mean_speedup_over_{column}"]
     assert "| 512x512x512:bf16 |" in whole.data.tags["mlflow.note.content"]
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, max_results=100)
