@@ -20,6 +20,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.experiments.commands.outputs import check_mlflow, check_result, console_beside, write_result
 from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.studies_diff import differences, incomparable
+from tilescout.search.studies.answers import peers_of
 from tilescout.search.studies.folders import studies as place_of
 from tilescout.search.studies.places import read_study, study_store
 from tilescout.search.studies.records import StudyResult
@@ -28,7 +29,7 @@ from tilescout.search.studies.trials import TRACKING_RUN
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
 from tilescout.spaces.terminal import Grid
-from tilescout.spaces.texts import alternatives
+from tilescout.spaces.texts import alternatives, plain
 
 NAME = "gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0"
 
@@ -222,19 +223,20 @@ def _grid(found: Sequence[StudyResult]) -> Grid:
     grid.add_column("study", overflow="fold")
     units = [result.info.provenance.unit for result in found]
     unit = units[0] if len(set(units)) == 1 else "µs"
-    listed = any(result.over_library_best is not None for result in found)
-    for heading in ("trials", f"best\n{unit}", "vs\nlibrary", *["vs its\nbest"] * listed, "GPU s"):
+    listed, peers = any(result.over_library_best is not None for result in found), peers_of(found)
+    others = (*["vs its\nbest"] * listed, *(f"vs\n{plain(name)}" for name in peers))
+    for heading in ("trials", f"best\n{unit}", "vs\nlibrary", *others, "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("raced")
     for result in found:
-        grid.add_row(*_row(result, unit, listed))
+        grid.add_row(*_row(result, unit, listed, peers))
     return grid
 
 
-def _row(result: StudyResult, unit: str, listed: bool) -> Iterator[str]:
+def _row(result: StudyResult, unit: str, listed: bool, peers: Sequence[str]) -> Iterator[str]:
     """The cells of a study, whose times have their unit where it is not the heading's.
 
-    One is of the speed over the library's best if it is `listed`.
+    One is of the speed over the library's best if it is `listed`, and one of that over each of the peers.
     """
     ratio, own = _ratio(result), result.info.provenance.unit
     yield result.info.name
@@ -243,5 +245,7 @@ def _row(result: StudyResult, unit: str, listed: bool) -> Iterator[str]:
     yield f"{1 / ratio:.3f}" if ratio is not None else ""
     if listed:
         yield f"{over.value:.3f}" if (over := result.over_library_best) is not None else ""
+    for name in peers:
+        yield f"{over.value:.3f}" if (over := result.over_peers.get(name)) is not None else ""
     yield f"{result.gpu_seconds:.2f}"
     yield "yes" if result.race is not None else "no"

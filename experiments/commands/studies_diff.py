@@ -43,6 +43,7 @@ def _figures(result: StudyResult) -> dict[str, object]:
         f"best {result.info.provenance.unit}": f"{timing.time_us:.2f}" if timing is not None else "none",
         "vs library": f"{1 / timing.ratio:.3f}" if timing is not None else "",
         "vs library's best": f"{over_best.value:.3f}" if over_best is not None else "",
+        **{f"vs {name}": f"{over.value:.3f}" for name, over in result.over_peers.items()},
         "found by trial": first_best,
         "trials": len(result.trials),
         "failed": sum(trial.measurement.failed for trial in result.trials),

@@ -19,6 +19,7 @@ from tilescout.search.build.early import hold_for_next
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.selection import check_device, get_ready, make_engine, replays
 from tilescout.search.samplers import check_sampler, make_sampler
+from tilescout.search.studies.answers import peers_of
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import held_elsewhere, held_problems, named_template
@@ -289,23 +290,30 @@ class _Tracking:
 
 
 def _print(results: Sequence[StudyResult], problems: int, title: str, console: Console) -> None:
-    from tilescout.search.tracking.suite import libraries_of, library_best_heading, shown_problem, suite_metrics
+    from tilescout.search.tracking.suite import (
+        libraries_of,
+        library_best_heading,
+        shown_problem,
+        speeds_over_others,
+        suite_metrics,
+    )
 
-    peer = library_best_heading(results)
+    others = speeds_over_others(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
     grid.add_column("problem")
     unit = results[0].info.provenance.unit
-    for heading in (f"best\n{unit}", "vs\nlibrary", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
+    versus = [f"vs {plain(name)}" for name in others]
+    for heading in (f"best\n{unit}", "vs\nlibrary", *versus, "default", "trials", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("ended")
-    for result in results:
+    for result, *beside in zip(results, *others.values(), strict=True):
         best = result.best.measurement.timing if result.best is not None else None
         default = result.default.measurement.timing if result.default is not None else None
         grid.add_row(
             shown_problem(result, results),
             f"{best.time_us:.2f}" if best is not None else "failed" if result.trials else "not tried",
             f"{1 / best.ratio:.3f}" if best is not None else "",
-            *([f"{beside.value:.3f}" if (beside := result.over_library_best) is not None else ""] if peer else []),
+            *beside,
             f"{1 / default.ratio:.3f}" if default is not None else "failed" if result.default else "not tried",
             str(len(result.trials)),
             f"{result.gpu_seconds:.2f}",
@@ -315,12 +323,14 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
     total = suite_metrics(results)
     mean = total.get("mean_speedup_over_library")
     solved = f" over {total['solved_problems']:.0f} of {number_of(problems, 'problem')}" if mean is not None else ""
-    over = total.get("mean_speedup_over_library_best")
-    told = total["known_library_best"]
-    known = f" ({told:.0f} known)" if told < total["solved_problems"] else ""
-    of_best = f" and {over:.4f} of {peer}{known}" if over is not None else ""
+    of_others, keys = "", {library_best_heading(results): "library_best"}
+    for name, key in (keys | {name: name for name in peers_of(results)}).items():
+        if (over := total.get(f"mean_speedup_over_{key}")) is not None:
+            told = total[f"known_{key}"]
+            known = f" ({told:.0f} known)" if told < total["solved_problems"] else ""
+            of_others += f" and {over:.4f} of {plain(name)}{known}"
     library = plain(libraries_of(results))
-    speed = f"geometric mean {mean:.4f} of the speed of {library}{of_best}{solved}; " if mean is not None else ""
+    speed = f"geometric mean {mean:.4f} of the speed of {library}{of_others}{solved}; " if mean is not None else ""
     spent = f"{number_of(int(total['trials']), 'trial')}, {total['gpu_seconds']:.1f} s of GPU"
     console.say(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling")
     if seen := len({result.info.problem for result in results if result.info.hindsight}):

@@ -28,3 +28,8 @@ def by_problem(results: Sequence[StudyResult]) -> list[list[StudyResult]]:
     for result in results:
         found.setdefault(str(result.info.problem), []).append(result)
     return list(found.values())
+
+
+def peers_of(results: Sequence[StudyResult]) -> list[str]:
+    """The names of the peers that raced in some of these results."""
+    return [*dict.fromkeys(name for result in results for name in result.over_peers)]

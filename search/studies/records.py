@@ -234,6 +234,11 @@ class StudyResult:
         return library.speed_of(Estimate(timing.ratio, timing.ratio_low, timing.ratio_high))
 
     @property
+    def over_peers(self) -> dict[str, Estimate]:
+        """The best configuration's speed over each peer that ran in the race, by name."""
+        return {peer.name: peer.over.inverse() for peer in self.peers if peer.over is not None}
+
+    @property
     def roofline(self) -> Roofline | None:
         """The time that no kernel can beat; None for a problem that is known by its name only."""
         if not self.info.problem.bytes:

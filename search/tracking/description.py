@@ -49,6 +49,7 @@ def verdict(result: StudyResult) -> str:
         against = f", {interval(faster)} times that of the default" if faster is not None else ""
     if (over := result.over_library_best) is not None and result.library_best is not None:
         library += f", {interval(over)} times that of {result.library_best.name}"
+    library += "".join(f", {interval(over)} times that of {name}" for name, over in result.over_peers.items())
     raced = (
         f" Race: {result.race.verdict(spoken(result.info.library))}."
         if result.race is not None
@@ -122,6 +123,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             "- GPU time: " + _listed({k: v for k, v in result.account.items() if k != "compile"}),
             *([f"- that run: {_listed(result.wall)}"] if result.wall else []),
             *([f"- stopped by itself: {as_text(result.stopped)}"] if result.stopped else []),
+            *(f"- {as_text(reason)}" for reason in not_timed(result)),
             *([f"- {as_text(doubt)}"] if (doubt := unexplained(result)) is not None else []),
             *([f"- cost model: {as_text(HINDSIGHT)}"] if info.hindsight else []),
             f"- [all trials, the fastest first]({_table(place)}); their knobs: Columns, Parameters",
@@ -181,6 +183,13 @@ def others(result: StudyResult) -> list[tuple[str, Estimate]]:
     """The kernels of others that were timed, by name: the time of each over the library's."""
     best = [] if result.library_best is None else [(result.library_best.name, result.library_best.ratio)]
     return best + [(peer.name, peer.ratio) for peer in result.peers if peer.ratio is not None]
+
+
+def not_timed(result: StudyResult) -> list[str]:
+    """Why the kernels of others that should have been timed were not, a line each."""
+    unknown = f"the library's best is not known: {result.no_library_best}"
+    failed = [f"{peer.name}: {peer.error}" for peer in result.peers if peer.error]
+    return [unknown, *failed] if result.no_library_best else failed
 
 
 def _row_of_others(name: str, ratio: Estimate, info: StudyInfo, default: Timing | None) -> str:

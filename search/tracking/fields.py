@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilescout.search.measure.measurement import Status, Timing
+from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.spaces.problems import Problem
@@ -222,18 +223,13 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
     if best is not None:
         metrics |= {"library_best_us": best.ratio.value * result.info.library_us}
         metrics |= {"library_best_speedup_over_library": 1 / best.ratio.value}
-    if over is not None:
-        metrics |= {
-            "best_speedup_over_library_best": over.value,
-            "best_speedup_over_library_best_low": over.low,
-            "best_speedup_over_library_best_high": over.high,
-        }
     for peer in result.peers:
         metrics |= {f"{peer.name}_seconds": peer.seconds}
         if peer.ratio is not None:
             metrics |= {f"{peer.name}_speedup_over_library": 1 / peer.ratio.value}
-        if peer.over is not None:
-            metrics |= {f"best_speedup_over_{peer.name}": 1 / peer.over.value}
+    others = result.over_peers if over is None else {"library_best": over, **result.over_peers}
+    for name, speed in others.items():
+        metrics |= _interval(f"best_speedup_over_{name}", speed)
     race = result.race
     if race is None:
         return metrics
@@ -241,11 +237,7 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
     if race.elsewhere is not None:
         speeds["over_library_elsewhere"] = race.elsewhere.inverse()
     for name, speed in speeds.items():
-        metrics |= {
-            f"race_speedup_{name}": speed.value,
-            f"race_speedup_{name}_low": speed.low,
-            f"race_speedup_{name}_high": speed.high,
-        }
+        metrics |= _interval(f"race_speedup_{name}", speed)
     return metrics | {
         "race_probability_fastest": race.probability,
         "race_proven_over_default": float(race.answer == race.winner),
@@ -253,6 +245,11 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
         "race_rounds": float(race.rounds),
         "race_candidates": float(len(race.ratios)),
     }
+
+
+def _interval(name: str, speed: Estimate) -> dict[str, float]:
+    """A speed and the ends of its interval, as metrics."""
+    return {name: speed.value, f"{name}_low": speed.low, f"{name}_high": speed.high}
 
 
 def race_metrics(result: StudyResult) -> dict[int, dict[str, float]]:
@@ -275,6 +272,7 @@ def result_tags(result: StudyResult) -> dict[str, str]:
         tags["library_version"] = f"{found_best.library} {found_best.version}"
     elif result.no_library_best:
         tags["library_best"] = f"not known: {result.no_library_best}"
+    tags |= {f"peer_{peer.name}": f"not known: {peer.error}" for peer in result.peers if peer.error}
     if result.info.model:
         tags["cost_model"] = Path(result.info.model).name
         tags["cost_model_sha256"] = result.info.model_sha256

@@ -5,7 +5,7 @@ from importlib.resources import files
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.description import HINDSIGHT, interval, others, source, verdict
+from tilescout.search.tracking.description import HINDSIGHT, interval, not_timed, others, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
 from tilescout.spaces.texts import number_of, printable
@@ -41,6 +41,7 @@ def to_html(result: StudyResult) -> str:
         hindsight=HINDSIGHT,
         times=times(result),
         cost=cost(result),
+        not_timed=not_timed(result),
         knobs=differing(best.configuration if best is not None else None, info.default),
         plots=plots,
         failures=failures(result),

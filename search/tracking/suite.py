@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from tilescout.search.measure.protocol import UNNAMED, Objective
-from tilescout.search.studies.answers import by_problem, fastest
+from tilescout.search.studies.answers import by_problem, fastest, peers_of
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import as_text
@@ -199,7 +199,7 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
     """The figures of a whole suite: geometric means of the problems' speed-ups, and sums of all studies' costs.
 
     Where a problem has several studies, its answer is the fastest of theirs, and its default that of the first. The
-    figures over the library's best are of the problems on which that is known.
+    figures over the library's best, and over a peer, are of the problems on which that is known.
     """
     problems = by_problem(results)
     metrics = {
@@ -218,9 +218,15 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
             over_library.append(1 / best.ratio)
             if default is not None:
                 over_default.append(fields.speedup(best, default))
+    over_peers = {
+        name: [result.over_peers[name].value for result in answers if name in result.over_peers]
+        for name in peers_of(answers)
+    }
     metrics["solved_problems"] = float(len(over_library))
-    metrics["known_library_best"] = float(len(over_best))
-    found = {"library": over_library, "library_best": over_best, "default": over_default}
+    metrics |= {
+        f"known_{whom}": float(len(speeds)) for whom, speeds in {"library_best": over_best, **over_peers}.items()
+    }
+    found = {"library": over_library, "library_best": over_best, "default": over_default, **over_peers}
     for name, speeds in ((f"speedup_over_{whom}", speeds) for whom, speeds in found.items()):
         if speeds:
             metrics[f"mean_{name}"] = math.exp(float(np.mean(np.log(speeds))))
@@ -234,17 +240,16 @@ def _unit(results: Sequence[StudyResult]) -> str:
 
 def _describe(results: Sequence[StudyResult]) -> str:
     """A table of the problems, in Markdown."""
-    best = library_best_heading(results)
-    over_library = as_text(libraries_of(results))
-    lines = [f"| problem | trials | {_unit(results)} | over {over_library} |{f' over {best} |' if best else ''}"]
-    lines.append("| --- " * (lines[0].count("|") - 1) + "|")
-    for result in results:
+    over_library, others = as_text(libraries_of(results)), speeds_over_others(results)
+    headings = "".join(f" over {as_text(name)} |" for name in others)
+    lines = [f"| problem | trials | {_unit(results)} | over {over_library} |{headings}"]
+    lines.append("| --- " * (4 + len(others)) + "|")
+    for result, *beside in zip(results, *others.values(), strict=True):
         timing = result.best.measurement.timing if result.best is not None else None
         none = "every trial failed" if result.trials else "not tried"
         found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else f"{none} | "
-        over = result.over_library_best
-        beside = f" {over.value:.3f} |" if over is not None else " |"
-        lines.append(f"| {shown_problem(result, results)} | {len(result.trials)} | {found} |{beside if best else ''}")
+        speeds = "".join(f" {speed} |" for speed in beside)
+        lines.append(f"| {shown_problem(result, results)} | {len(result.trials)} | {found} |{speeds}")
     return "\n".join(lines)
 
 
@@ -257,6 +262,17 @@ def shown_problem(result: StudyResult, results: Sequence[StudyResult]) -> str:
 def libraries_of(results: Sequence[StudyResult]) -> str:
     """The functions that the speeds of results are over, which say how sums of 8-bit products are kept."""
     return " and ".join(dict.fromkeys(result.info.library for result in results)) or "the library"
+
+
+def speeds_over_others(results: Sequence[StudyResult]) -> dict[str, list[str]]:
+    """Columns of a table of results, by heading: their speeds over the library's best and over peers, where known."""
+    columns = {}
+    if best := library_best_heading(results):
+        columns[best] = [result.over_library_best for result in results]
+    columns |= {name: [result.over_peers.get(name) for result in results] for name in peers_of(results)}
+    return {
+        name: ["" if speed is None else f"{speed.value:.3f}" for speed in speeds] for name, speeds in columns.items()
+    }
 
 
 def library_best_heading(results: Sequence[StudyResult]) -> str:

@@ -13,6 +13,8 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.experiments.commands.printing import print_result
+from tilescout.experiments.commands.studies import _grid as studies_grid
+from tilescout.experiments.commands.studies_diff import differences
 from tilescout.experiments.commands.tune_suite import _print as print_suite
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions
@@ -32,8 +34,8 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.description import verdict
-from tilescout.search.tracking.page import times
+from tilescout.search.tracking.description import not_timed, verdict
+from tilescout.search.tracking.page import times, to_html
 from tilescout.search.tracking.suite import _describe as described_suite
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning.budget import Budget
@@ -106,8 +108,14 @@ def test_what_others_would_run_is_tuned_and_races_and_what_does_not_work_is_said
     over = works.over.inverse()
     assert f"{over.value:.4f} [{over.low:.4f}, {over.high:.4f}] of the speed of aten" in out.getvalue()
     assert f"triton: {fails.error}" in out.getvalue()
-    assert fields.result_metrics(result)["best_speedup_over_aten"] == over.value
+    metrics = fields.result_metrics(result)
+    named = ("best_speedup_over_aten", "best_speedup_over_aten_low", "best_speedup_over_aten_high")
+    assert tuple(metrics[name] for name in named) == (over.value, over.low, over.high)
     assert "aten" in {row["name"] for row in times(result)}
+    assert f"{over.value:.3f} [{over.low:.3f}, {over.high:.3f}] times that of aten" in verdict(result)
+    assert fields.result_tags(result)["peer_triton"] == f"not known: {fails.error}"
+    assert not_timed(result) == [f"triton: {fails.error}"]
+    assert fails.error in to_html(result)
     assert study_store(studies).read(result.info.name).peers == result.peers
     damaged = works.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}}
     with pytest.raises(ValueError, match="can't have the interval"):
@@ -149,7 +157,7 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     assert "best_speedup_over_library_best" in fields.STUDIES.metrics  # a column of MLflow's table
     assert "guess=" in fields.result_tags(result)["library_best"]
 
-    suite = StringIO()
+    result, suite = replace(result, peers=()), StringIO()
     print_suite([result], 1, "a suite", Console(file=suite, width=200))
     assert "vs cuBLASLt's best" in suite.getvalue()
     assert f"the speed of torch.mm and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
@@ -167,6 +175,33 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     assert stored.over_library_best == over
 
 
+def test_speeds_over_a_peer_stand_beside_those_over_the_library_in_tables_of_results(
+    searched: tuple[StudyResult, Path],
+) -> None:
+    result, _ = searched
+    over = result.over_peers["aten"].value
+    without = replace(result, peers=(), info=replace(result.info, problem=result.info.problem.with_signature("fp16")))
+
+    suite = StringIO()
+    print_suite([result, without], 2, "a suite", Console(file=suite, width=200))
+    assert "vs aten" in suite.getvalue()
+    assert "triton" not in suite.getvalue()  # which did not work
+    assert f"and {over:.4f} of aten (1 known) over 2 of 2 problems" in suite.getvalue()
+    heading, _, row, bare = described_suite([result, without]).splitlines()
+    assert heading.endswith("| over aten |")
+    assert row.endswith(f"| {over:.3f} |")
+    assert bare.endswith("|  |")
+    metrics = suite_metrics([result, without])
+    assert [metrics[f"{name}_speedup_over_aten"] for name in ("mean", "least")] == pytest.approx([over, over])
+    assert metrics["known_aten"] == 1
+
+    studies = StringIO()
+    Console(file=studies, width=200).print(studies_grid([result, without]))
+    assert "aten" in studies.getvalue()
+    assert f"{over:.3f}" in studies.getvalue()
+    assert differences(result, without)["vs aten"] == (f"{over:.3f}", "")
+
+
 def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> None:
     result = replace(searched[0], library_best=None, no_library_best="the library was asked in vain")
 
@@ -175,6 +210,7 @@ def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> Non
     assert "the library's best is not known: the library was asked in vain" in out.getvalue()
     assert result.to_dict()["library_best"] == {"unknown": "the library was asked in vain"}
     assert "not known" in fields.result_tags(result)["library_best"]
+    assert not_timed(result)[0] == "the library's best is not known: the library was asked in vain"
     assert result.over_library_best is None
 
 
