@@ -14,6 +14,9 @@ _VIEW = View(
     ("rows", "mean_best_speedup", "mean_default_speedup", "mean_library_best_speedup", "failed"),
     ("space", "suite", "device"),
 )
+_LIBRARY = "#2e7d32"
+# Of the default, of the best, a ring around a default that is as fast, and of the library's best.
+_MARKERS = (("o", 5, "#ef8e19", "full"), ("o", 8, "#1f3b73", "none"), ("|", 9, _LIBRARY, "full"))
 _ROW = ("problem", "library_us", "best_speedup", "default_speedup", "library_best_speedup", "rows", "pruned", "failed")
 
 
@@ -57,7 +60,7 @@ def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) 
         folder = Path(temporary)
         with (folder / "summary.csv").open("w", newline="") as file:
             csv.writer(file).writerows([_ROW, *rows])
-        _draw(summaries, card.library, folder / "speedups.png")
+        _draw(summaries, library_best, card.library, folder / "speedups.png")
         files = [folder / "summary.csv", folder / "speedups.png", table.path.with_suffix(".json")]
         return log_experiment(
             store,
@@ -85,27 +88,24 @@ def _mean(speeds: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, speeds)) / len(speeds)) if speeds else math.nan
 
 
-def _draw(summaries: Sequence[ProblemSummary], library: str, path: Path) -> None:
-    """The speed of the best and of the default of each problem over the library's, as PNG."""
+def _draw(summaries: Sequence[ProblemSummary], library_best: Sequence[float | None], library: str, path: Path) -> None:
+    """The speed of the best, of the default and of the library's best of each problem over the library's, as PNG."""
     from tilescout.search.tracking.plots import figure_type, to_png
 
     figure = figure_type()(figsize=(8.6, 1.6 + 0.26 * len(summaries)), dpi=100, layout="constrained")
     axes = figure.add_subplot()
-    for name, timings, colour, fill in (  # the best is a ring around a default that is as fast
-        ("default", [summary.default_timing for summary in summaries], "#ef8e19", "full"),
-        ("best", [summary.best_timing for summary in summaries], "#1f3b73", "none"),
+    timed = {
+        "default": [summary.default_timing for summary in summaries],
+        "best": [summary.best_timing for summary in summaries],
+    }
+    speeds = {name: [1 / each.ratio if each else None for each in timings] for name, timings in timed.items()}
+    for (name, found), (marker, size, colour, fill) in zip(
+        {**speeds, "the library's best": library_best}.items(), _MARKERS, strict=True
     ):
-        known = [(1 / timing.ratio, place) for place, timing in enumerate(timings) if timing is not None]
-        axes.plot(
-            [x for x, _ in known],
-            [y for _, y in known],
-            "o",
-            markersize=8 if fill == "none" else 5,
-            color=colour,
-            fillstyle=fill,
-            label=name,
-        )
-    axes.axvline(1, color="#2e7d32", linestyle=":", label=library)
+        known = [(speed, place) for place, speed in enumerate(found) if speed is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), marker, markersize=size, color=colour, fillstyle=fill, label=name)
+    axes.axvline(1, color=_LIBRARY, linestyle=":", label=library)
     axes.set_yticks(range(len(summaries)), [str(summary.problem) for summary in summaries], fontsize=8)
     axes.invert_yaxis()
     axes.grid(True, axis="x", color="#e4e7eb", linewidth=0.6)

@@ -11,7 +11,7 @@ from tilescout.search.studies.noise import unexplained
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
-from tilescout.search.tracking.views import over_default, over_library
+from tilescout.search.tracking.views import others, over_default, over_library
 from tilescout.spaces.sums import fewer_bits
 from tilescout.spaces.texts import number_of, plain
 
@@ -177,12 +177,6 @@ def _library_row(info: StudyInfo, default: Timing | None) -> str:
     rate = fields.rate(info.problem, info.library_us)
     over = interval(against) if against is not None else "–"
     return _cells(as_text(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
-
-
-def others(result: StudyResult) -> list[tuple[str, Estimate]]:
-    """The kernels of others that were timed, by name: the time of each over the library's."""
-    best = [] if result.library_best is None else [(result.library_best.name, result.library_best.ratio)]
-    return best + [(peer.name, peer.ratio) for peer in result.peers if peer.ratio is not None]
 
 
 def not_timed(result: StudyResult) -> list[str]:

@@ -5,9 +5,9 @@ from importlib.resources import files
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.description import HINDSIGHT, interval, not_timed, others, source, verdict
+from tilescout.search.tracking.description import HINDSIGHT, interval, not_timed, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
-from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
+from tilescout.search.tracking.views import differing, failures, importance, others, over_library, trial_rows
 from tilescout.spaces.texts import number_of, printable
 
 GENERATOR = b'<meta name="generator" content="tilescout">'

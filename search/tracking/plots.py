@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from io import BytesIO, StringIO
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.fields import rate
-from tilescout.search.tracking.views import FEWEST, Importance, gpu_account, heat_map
+from tilescout.search.tracking.views import FEWEST, Importance, gpu_account, heat_map, others
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.texts import printable
 
@@ -26,6 +26,7 @@ _CLIP = 1.6  # times the slowest of the best, the default and the library: a plo
 _CELLS = 160  # a heat map of at most so many cells shows the time in each
 _LABELS = 24  # an axis of at most so many values names each
 _TRIAL, _FAILED, _BEST, _DEFAULT, _LIBRARY = "#7a8fa6", "#c0392b", "#1f3b73", "#ef8e19", "#2e7d32"
+_OTHERS = ("-.", (0, (3, 1, 1, 1, 1, 1)))  # lines of the library's best and of peers
 _INK, _MUTED, _GRID = "#000000", "#555555", "#e4e7eb"
 THEMED = {
     _TRIAL: "trial",
@@ -256,6 +257,9 @@ def _draw_lines(axes: "Axes", result: StudyResult) -> None:
     if default is not None and default.measurement.ok:
         time_us = default.measurement.time_us
         axes.axhline(time_us, color=_DEFAULT, linestyle="--", label=f"default: {time_us:.4g} {unit}")
+    for (name, ratio), style in zip(others(result), cycle(_OTHERS)):
+        if (time_us := ratio.value * info.library_us) <= _ceiling(result):
+            axes.axhline(time_us, color=_LIBRARY, linestyle=style, label=f"{name}: {time_us:.4g} {unit}")
 
 
 def _scale(axes: "Axes", result: StudyResult) -> None:

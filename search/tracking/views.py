@@ -155,6 +155,12 @@ def failures(result: StudyResult) -> list[tuple[str, str, int, int]]:
     return [(status, error, count, first[status, error]) for (status, error), count in reasons.most_common()]
 
 
+def others(result: StudyResult) -> list[tuple[str, Estimate]]:
+    """The kernels of others that were timed, by name: the time of each over the library's."""
+    best = [] if result.library_best is None else [(result.library_best.name, result.library_best.ratio)]
+    return best + [(peer.name, peer.ratio) for peer in result.peers if peer.ratio is not None]
+
+
 def over_default(result: StudyResult) -> Estimate | None:
     """How many times faster than the default the answer is, with its 95 % interval.
 

@@ -36,6 +36,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import not_timed, verdict
 from tilescout.search.tracking.page import times, to_html
+from tilescout.search.tracking.plots import convergence
 from tilescout.search.tracking.suite import _describe as described_suite
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning.budget import Budget
@@ -200,6 +201,18 @@ def test_speeds_over_a_peer_stand_beside_those_over_the_library_in_tables_of_res
     assert "aten" in studies.getvalue()
     assert f"{over:.3f}" in studies.getvalue()
     assert differences(result, without)["vs aten"] == (f"{over:.3f}", "")
+
+
+def test_kernels_of_others_are_lines_of_the_plot_of_times(searched: tuple[StudyResult, Path]) -> None:
+    result, _ = searched
+    best, (works, _) = result.library_best, result.peers
+    assert best is not None
+    level, slow = Estimate(1, 1, 1), replace(works, name="slow", ratio=Estimate(1e3, 1e3, 1e3))
+    near = replace(result, library_best=replace(best, ratio=level), peers=(replace(works, ratio=level), slow))
+    (axes, _) = convergence(near).axes
+    lines = [str(line.get_label()).split(":")[0] for line in axes.get_lines()]
+    assert lines[-2:] == ["cuBLASLt's best of 3", "aten"]  # a line far above all else would flatten it
+    assert len({line.get_linestyle() for line in axes.get_lines()[-3:]}) > 1
 
 
 def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> None:
