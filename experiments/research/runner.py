@@ -80,7 +80,10 @@ class Run:
             if draw is not None:
                 files.append(Path(folder, f"{self.name}.png"))
                 draw(self.record.result, files[1])
-            log_experiment(uri, self.name, asked, dict(_numbers("", self.record.result)), files)
+            params = {
+                name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in asked.items()
+            }
+            log_experiment(uri, self.name, params, dict(_numbers("", self.record.result)), files)
 
 
 def is_of_study(path: Path) -> bool:

@@ -151,7 +151,7 @@ def test_a_result_is_logged_to_mlflow_with_its_options_its_numbers_and_its_file(
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
-    assert run.data.params == {"table": TABLE}
+    assert run.data.params == {"tables": TABLE}
     assert run.data.metrics["swizzle/loss/4096x4096x4096-bf16"] >= 0
     assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == ["result.json"]
 

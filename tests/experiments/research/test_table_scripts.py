@@ -1,10 +1,15 @@
 """The scripts that look at recorded times: what a knob is worth, who races, and what a ranker drops."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
+from click.testing import CliRunner
 
 from tilescout.experiments.research.kernels import finalists
+from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import defaults, nvgemm_ranking
-from tilescout.experiments.research.studies.knob_worth import losses
+from tilescout.experiments.research.studies.knob_worth import losses, main, worth_of_values
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
@@ -23,6 +28,24 @@ def test_what_leaving_a_knob_alone_costs_is_nothing_for_the_best_value() -> None
             fastest = best[problem]
             assert fastest is not None
             assert row[values.index(fastest[name])] == 0
+
+
+def test_a_value_is_worth_what_the_others_cost_where_it_was_timed() -> None:
+    lost = np.array([[0.0, 0.25, np.inf], [0.02, 0.0, 0.005], [0.0, np.inf, np.inf]])
+    worth = worth_of_values((1, 2, 4), lost, ["a", "b", "c"])
+    assert worth["1"] == {"problems": 3, "best": 2, "needed": 2, "most": None, "where": "c"}  # alone there
+    assert worth["2"] == {"problems": 2, "best": 1, "needed": 0, "most": pytest.approx(0.005), "where": "b"}
+    assert worth["4"] == {"problems": 1, "best": 0, "needed": 0, "most": pytest.approx(1 / 1.005 - 1), "where": "b"}
+    assert worth_of_values((1,), np.full((1, 1), np.inf), ["a"])["1"]["where"] is None
+
+
+def test_what_knobs_are_worth_is_told_of_several_tables_of_a_space_together(tmp_path: Path) -> None:
+    tables, out = [str(path) for path in shipped_tables() if "e4m3" not in path.name], tmp_path / "worth.json"
+    done = CliRunner().invoke(main, [*tables, "--out", str(out)], catch_exceptions=False)
+    assert "values that are worth more than 1 % on no problem" in done.output
+    result = Record.read(out).result
+    assert len(result["raster"]["loss"]) == sum(len(Table.read(Path(path)).problems) for path in tables)
+    assert result["raster"]["values"]["m"]["problems"] == len(result["raster"]["loss"])
 
 
 def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
