@@ -14,7 +14,7 @@ from tilescout.search.engines.library_candidates import Listed, listed_candidate
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.measure.measurement import Timing
-from tilescout.search.measure.race import Estimate, RaceOptions, race_fastest
+from tilescout.search.measure.race import Race, RaceOptions, race_fastest
 from tilescout.spaces.errors import ExportError, SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -168,17 +168,22 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
         errors = [each.error for each in (*artifacts.values(), *measured.values()) if each.error]
         return _left(engine, problem, library_us, f"no candidate works: {errors[0]}")
     try:
-        answer, ratio, rounds = _raced(engine, problem, library_us, tasks, timings, options)
+        race = _raced(engine, problem, library_us, tasks, timings, options)
     except CannotMeasureError as error:  # a kernel took the measuring process down, though it was right before
         return _left(engine, problem, library_us, f"no race: {one_line(error)}")
+    answer, ratio = race.answer, race.ratios[race.answer]
     named = listed if answer >= ours else None
     whose = f"{named.library}'s algorithm {answer - ours + 1} of {len(named.tasks)}, " if named is not None else ""
     against = f"{engine.library(problem)}: {ratio.low:.4f} to {ratio.high:.4f} of its time"
+    raced = {at: found.value for at, found in race.ratios.items()}
+    theirs = [raced.get(at, timing.ratio) for at, timing in timings.items() if at >= ours]
+    if listed is not None and theirs and named is None:
+        against += f", {listed.library}'s best of {len(listed.tasks)} {min(theirs):.4f} of it"
     if ratio.high > 1 - options.margin:
         return _left(engine, problem, library_us, f"{whose}not proven to gain {options.margin:.0%} over {against}")
     evidence = replace(
         _evidence(engine, library_us, f"{whose}proven faster than {against}"),
-        ratio=ratio.value, low=ratio.low, high=ratio.high, rounds=rounds,
+        ratio=ratio.value, low=ratio.low, high=ratio.high, rounds=race.rounds,
         of=Choice.OURS if named is None else Choice.ALGORITHM,
     )  # fmt: skip
     return _outcome(engine, problem, evidence, tasks[answer], "" if named is None else named.version)
@@ -218,8 +223,8 @@ def _raced(
     tasks: Mapping[int, Task],
     timings: Mapping[int, Timing],
     options: ContestOptions,
-) -> tuple[int, Estimate, int]:
-    """The number of the answer of the race, its time over the library's, and the rounds.
+) -> Race:
+    """The race of those that work, by their numbers.
 
     Raises
     ------
@@ -228,8 +233,7 @@ def _raced(
     """
     track = Racetrack(engine, 0, problem, library_us, (), tasks)
     # The first that works, our default if it does, is what another candidate must be proven against.
-    race = race_fastest(timings, min(timings), track.measure, options.race, options.seed)
-    return race.answer, race.ratios[race.answer], race.rounds
+    return race_fastest(timings, min(timings), track.measure, options.race, options.seed)
 
 
 def _left(engine: Engine, problem: GemmProblem, library_us: float, reason: str) -> Outcome:

@@ -69,6 +69,8 @@ def test_the_fastest_is_chosen_whosever_it_is_and_its_algorithm_is_kept(engine: 
     assert (algorithm.space, algorithm.library) == ("host_cublaslt", "13.1.0")
     assert "cuBLASLt's algorithm" in algorithm.evidence.reason
     assert algorithm.evidence.ratio == pytest.approx(0.9, abs=1e-3)
+    assert ", cuBLASLt's best of 3 0.9" in ours.evidence.reason  # as it raced
+    assert ours.evidence.reason.endswith(" of it")
     store = EvidenceStore(tmp_path / "evidence", {"gpu": "the host"}, engine.template)
     with store.lock(10):
         bundle = store.add([algorithm], ArtifactStore(tmp_path / "artifacts"), "host", "host")
