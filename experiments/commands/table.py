@@ -87,9 +87,10 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
     figure = f" ({card.figure}, no times)" if card.figure else ""
+    pruned = f"{summary.pruned:,} pruned (no time is known, only a bound), " if summary.pruned else ""
     Console().say(
         f"{card.space} {summary.problem} on {card.product}: {number_of(summary.rows, 'configuration')} of "
-        f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
+        f"{', '.join(card.knobs)}{figure}, {pruned}{summary.failed:,} failed",
     )
     if merged := merged_text(card):
         Console().say(merged)

@@ -19,6 +19,9 @@ INVALID, COMPILATION, RUNTIME = "InvalidConfig", "CompilationFailedConfig", "Run
 FAILURES = (INVALID, COMPILATION, RUNTIME, "ErrorConfig")
 """The words that stand in place of a time."""
 
+CENSORED = "censored"
+"""The mark of an entry that was given up as too slow: its time is only a lower bound. Kernel Tuner does not read it."""
+
 _FAILURE_OF = {Status.COMPILE_ERROR: COMPILATION, Status.COMPILE_TIMEOUT: COMPILATION}
 _INT32 = range(-(2**31), 2**31)
 
@@ -40,8 +43,8 @@ def stored(values: Iterable[CacheValue]) -> dict[str, Value]:
 def cache_of(table: Table, problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Any]:
     """The cache of a problem.
 
-    A pruned configuration has no time; what its one launch suggests stands for it, and it is marked ``censored``, which
-    Kernel Tuner does not read. Times other than the median are not recorded and so not in the cache.
+    A pruned configuration has no time; what its one launch suggests stands for it, and it is marked `CENSORED`. Times
+    other than the median are not recorded and so not in the cache.
 
     Parameters
     ----------
@@ -109,7 +112,7 @@ def _outcome(measurement: Measurement) -> dict[str, Any]:
     if measurement.timing is not None:
         return {"time": measurement.time_us / 1e3, "times": [measurement.time_us / 1e3], **costs}
     if measurement.status is Status.PRUNED and measurement.pilot_us is not None:
-        return {"time": measurement.pilot_us / 1e3, "censored": True, **costs}
+        return {"time": measurement.pilot_us / 1e3, CENSORED: True, **costs}
     named = measurement.error.split(":")[0]
     return {"time": named if named in FAILURES else _FAILURE_OF.get(measurement.status, RUNTIME), **costs}
 

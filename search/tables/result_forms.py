@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.card import MOST_KNOBS
-from tilescout.search.tables.kernel_tuner import COMPILATION, FAILURES, INVALID, RUNTIME, CacheValue
+from tilescout.search.tables.kernel_tuner import CENSORED, COMPILATION, FAILURES, INVALID, RUNTIME, CacheValue
 from tilescout.search.tables.result_text import CACHE, KTT, LIST, T4, ResultText
 from tilescout.spaces.errors import TableError
 
@@ -98,8 +98,8 @@ class Entry:
         The objective, in its unit; None where it failed.
     launches
         The times of single launches, where they are known.
-    status, error
-        How it ended.
+    status, error, censored
+        How it ended; a censored one was given up as too slow, and its figure is only a bound.
     compiling, verifying, measuring
         The times they took, in the unit of the file's times.
     day
@@ -115,6 +115,7 @@ class Entry:
     verifying: float = 0.0
     measuring: float = 0.0
     day: str = ""
+    censored: bool = False
 
 
 class Form(ABC):
@@ -167,7 +168,7 @@ class Form(ABC):
     def figures(self) -> list[str]:
         """The names of the numbers in the first entry that are no parameters, any of which can be the objective."""
         known = self._record().items()
-        return [name for name, value in known if isinstance(value, (int, float)) and name not in self.parameters]
+        return [name for name, value in known if type(value) in (int, float) and name not in self.parameters]
 
     def _own_name(self, objective: str) -> str:
         """The name of an objective here: one that stands for the time is `TIME`."""
@@ -240,6 +241,7 @@ class ResultList(Form):
             verifying,
             measuring,
             _day(record.get("timestamp")),
+            record.get(CENSORED) is True and CENSORED not in self.parameters,
         )
 
     def _found(self, key: str, record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from tilescout.spaces.errors import MALFORMED, DeviceError, ProblemError, TableE
 from tilescout.spaces.inputs import read_unpacked, values_in
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
+from tilescout.spaces.texts import number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +49,9 @@ LINE_TEXT = (
 )
 MERGED_TEXT = (
     "The file has {results:,} results of {configurations:,} configurations: what stands for one is their mean."
+)
+CENSORED_TEXT = (
+    "{censored} marked as censored: given up as too slow, so that what one launch told is only a bound of the time."
 )
 RELATIVE = 100.0
 """Stands for the time of the median configuration, where the objective is no time."""
@@ -129,8 +133,8 @@ class _Columns:
     codes, values
         Of each parameter, the number of the value that each entry has, and the values in the order of their numbers, by
         their text.
-    figures
-        Of each entry, not a number where it has none.
+    figures, censored
+        Of each entry, not a number where it has none, and whether it is only a bound.
     single, launches
         The times of single launches, entry after entry, and how many of them each entry has.
     costs
@@ -144,6 +148,7 @@ class _Columns:
     codes: Mapping[str, NDArray[np.int32]]
     values: Mapping[str, Mapping[str, CacheValue]]
     figures: Floats
+    censored: NDArray[np.bool_]
     single: Floats
     launches: NDArray[np.int32]
     costs: Mapping[str, Floats]
@@ -153,12 +158,17 @@ class _Columns:
     def __len__(self) -> int:
         return len(self.figures)
 
+    @property
+    def timed(self) -> NDArray[np.bool_]:
+        """Which entries have a figure that is no bound."""
+        return ~np.isnan(self.figures) & ~self.censored
+
 
 def _read(form: Form) -> _Columns:
     codes = {name: array("i") for name in form.parameters}
     values: dict[str, dict[str, CacheValue]] = {name: {} for name in form.parameters}
     numbers: dict[str, dict[str, int]] = {name: {} for name in form.parameters}
-    figures, single, launches = array("d"), array("d"), array("i")
+    figures, censored, single, launches = array("d"), array("b"), array("d"), array("i")
     costs = {name: array("d") for name in _COSTS}
     failures: dict[int, tuple[Status, str]] = {}
     last = ""
@@ -170,7 +180,8 @@ def _read(form: Form) -> _Columns:
         if entry.figure is None:
             failures[len(figures)] = (entry.status, entry.error.encode("utf-8", "backslashreplace").decode())
         figures.append(math.nan if entry.figure is None else entry.figure)
-        times = entry.launches if entry.figure is not None and form.objective == TIME else ()
+        censored.append(entry.figure is not None and entry.censored)
+        times = entry.launches if entry.figure is not None and form.objective == TIME and not entry.censored else ()
         single.extend(times)
         launches.append(len(times))
         for name, cost in zip(_COSTS, (entry.compiling, entry.verifying, entry.measuring), strict=True):
@@ -180,6 +191,7 @@ def _read(form: Form) -> _Columns:
         {name: np.frombuffer(column, np.int32) for name, column in codes.items()},
         values,
         np.frombuffer(figures),
+        np.frombuffer(censored, np.bool_),
         np.frombuffer(single),
         np.frombuffer(launches, np.int32),
         {name: np.frombuffer(column) for name, column in costs.items()},
@@ -189,7 +201,10 @@ def _read(form: Form) -> _Columns:
 
 
 def _merged(found: _Columns) -> _Columns:
-    """The same with every configuration once, where it stood first: figures and launches of those that did not fail."""
+    """The same with every configuration once, where it stood first: figures and launches of those that did not fail.
+
+    Bounds count only where there is nothing else.
+    """
     count = len(found)
     keys = np.column_stack(list(found.codes.values()))
     if len(found.codes) and math.prod(max(len(each), 1) for each in found.values.values()) < 2**62:
@@ -201,10 +216,11 @@ def _merged(found: _Columns) -> _Columns:
     place = np.empty(len(first), dtype=np.int64)
     place[np.argsort(first)] = np.arange(len(first))
     group, kept = place[inverse.reshape(-1)], np.sort(first)
-    ended = ~np.isnan(found.figures)
-    timed = np.bincount(group[ended], minlength=len(kept))
+    censored = np.bincount(group[found.timed], minlength=len(kept)) == 0
+    ended = found.timed | (~np.isnan(found.figures) & censored[group])
+    known = np.bincount(group[ended], minlength=len(kept))
     with np.errstate(invalid="ignore"):
-        figures = np.bincount(group[ended], found.figures[ended], len(kept)) / timed
+        figures = np.bincount(group[ended], found.figures[ended], len(kept)) / known
     starts = np.cumsum(found.launches, dtype=np.int64) - found.launches
     order = np.argsort(group, kind="stable")
     taken = [np.arange(starts[row], starts[row] + found.launches[row]) for row in order if found.launches[row]]
@@ -212,10 +228,11 @@ def _merged(found: _Columns) -> _Columns:
         {name: column[kept] for name, column in found.codes.items()},
         found.values,
         figures,
+        censored & (known > 0),
         found.single[np.concatenate(taken)] if taken else found.single[:0],
         np.bincount(group, found.launches, len(kept)).astype(np.int32),
         {name: np.bincount(group, column, len(kept)).astype(np.float64) for name, column in found.costs.items()},
-        {at: found.failures[int(row)] for at, row in enumerate(kept) if not timed[at]},
+        {at: found.failures[int(row)] for at, row in enumerate(kept) if not known[at]},
         found.last,
     )
 
@@ -227,14 +244,14 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     found = _merged(read)
     about = {name: value for name, value in form.about.items() if value}
     relative = form.objective != TIME
-    timed = np.flatnonzero(~np.isnan(found.figures))
+    timed = np.flatnonzero(found.timed)
     if not len(timed):
         known = f", the first entry has {', '.join(form.figures)}" if form.figures else ""
         raise TableError(f"no configuration has {f'the figure {form.objective}' if relative else 'a time'}{known}")
     if told.maximize and not relative:
         raise UntoldError("it is read by its times, of which less is better", "objective")
     upwards = relative and _more_is_better(form.objective, told)
-    figures = _relative(found.figures, upwards) if relative else found.figures
+    figures = _relative(found, upwards) if relative else found.figures
     unit = _seconds(told.unit or about.get("unit"), relative)
     per_figure = 1.0 if relative else _seconds(told.unit or about.get("figure_unit", about.get("unit")), False) * 1e6
     times = figures * per_figure
@@ -263,10 +280,11 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     )
     count = len(found)
     columns: dict[str, Any] = {"problem": [np.zeros(count, np.int32), [str(problem)]], **_knob_columns(found, knobs)}
-    columns |= _failures(count, found.failures) | _timings(found, times, median_us, unit * 1e6)
+    columns |= _ends(found) | _timings(found, times, median_us, unit * 1e6)
     compiling, verifying, measuring = (found.costs[name] * unit for name in _COSTS)
     columns |= {"compile_seconds": compiling, "gpu_seconds": verifying + measuring, "verify_seconds": verifying}
     columns["pilot_seconds"] = np.zeros(count)
+    columns["pilot_us"] = np.ma.masked_array(times, ~found.censored)
     return card, encode_columns(card, columns)
 
 
@@ -276,6 +294,8 @@ def _protocol_text(form: Form, found: _Columns, results: int, upwards: bool) -> 
     if form.objective != TIME:
         said = OBJECTIVE_TEXT if np.nanmin(found.figures) > 0 else LINE_TEXT
         text = said.format(objective=form.objective, better="more" if upwards else "less", scale=RELATIVE) + text
+    if censored := int(found.censored.sum()):
+        text += " " + CENSORED_TEXT.format(censored=number_of(censored, "row is", "rows are"))
     if results > len(found):
         text += " " + MERGED_TEXT.format(results=results, configurations=len(found))
     return text
@@ -325,30 +345,31 @@ def _more_is_better(objective: str, told: Told) -> bool:
     return known
 
 
-def _relative(figures: Floats, upwards: bool) -> Floats:
+def _relative(found: _Columns, upwards: bool) -> Floats:
     """Stand-ins for times: figures over that of the median configuration, turned over where more is better.
 
     A ratio says nothing of figures that are not above 0, such as a score that may be negative. There it is a straight
     line, which leaves a comparison's scores as they are.
     """
-    known = np.sort(figures[~np.isnan(figures)])
-    if known[0] > 0:
+    figures, timed = found.figures, found.timed
+    known = np.sort(figures[timed])
+    if np.nanmin(figures) > 0:
         median = known[len(known) // 2 if upwards else (len(known) - 1) // 2]
         return np.asarray(RELATIVE * (median / figures if upwards else figures / median))
     costs = -figures if upwards else figures
-    known = np.sort(costs[~np.isnan(costs)])
+    known = np.sort(costs[timed])
     median = known[(len(known) - 1) // 2]
     spread = (median - known[0]) or (known[-1] - median) or 1.0
     return np.asarray(RELATIVE * (1 + (costs - median) / (2 * spread)))
 
 
-def _failures(count: int, failures: Mapping[int, tuple[Status, str]]) -> dict[str, Any]:
+def _ends(found: _Columns) -> dict[str, Any]:
     """The columns of how entries ended."""
-    known = list(dict.fromkeys(("", *(error for _, error in failures.values()))))
-    ends = list(dict.fromkeys((Status.OK, *(status for status, _ in failures.values()))))
-    error, status = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    known = list(dict.fromkeys(("", *(error for _, error in found.failures.values()))))
+    ends = list(dict.fromkeys((Status.OK, Status.PRUNED, *(status for status, _ in found.failures.values()))))
+    error, status = np.zeros(len(found), np.int32), found.censored.astype(np.int32)
     errors = {text: number for number, text in enumerate(known)}
-    for at, (end, text) in failures.items():
+    for at, (end, text) in found.failures.items():
         error[at], status[at] = errors[text], ends.index(end)
     return {"error": [error, known], "status": [status, list(map(str, ends))]}
 
@@ -369,7 +390,7 @@ def _timings(found: _Columns, times: Floats, median_us: float, unit_us: float) -
         # logarithm, as no time is negative.
         error = launches.std(axis=1, ddof=1) / launches.mean(axis=1) / math.sqrt(many)
         spread[rows] = np.exp(stdtrit(many - 1, 0.975) * error)
-    none = np.isnan(times)
+    none = ~found.timed
     columns = {
         "ratio": ratio,
         "ratio_q25": q25,

@@ -93,6 +93,7 @@ VALUES: dict[str, list[Any]] = {
 }  # fmt: skip
 OUTCOME = st.one_of(
     st.builds(lambda time: {"time": time, "compile_time": 3.0}, st.floats(1e-3, 1e5)),
+    st.builds(lambda time: {"time": time, "censored": True}, st.floats(1e-3, 1e5)),
     st.sampled_from(["RuntimeFailedConfig", "CompilationFailedConfig", "InvalidConfig", "ErrorConfig"]).map(
         lambda name: {"time": name}
     ),
@@ -106,7 +107,7 @@ def test_there_and_back_nothing_is_lost(data: st.DataObject, tmp_path_factory: p
     chosen = data.draw(st.lists(st.tuples(*(st.sampled_from(VALUES[knob]) for knob in knobs)), min_size=1, max_size=9))
     entries = {key_of(values): dict(zip(knobs, values, strict=True)) | data.draw(OUTCOME) for values in chosen}
     first = next(iter(entries))
-    entries[first] |= {"time": 1.0}
+    entries[first] |= {"time": 1.0, "censored": False}
     cache = CACHE | {"tune_params_keys": knobs, "tune_params": {k: VALUES[k] for k in knobs}, "cache": entries}
     folder = tmp_path_factory.mktemp("cache")
     (folder / "c.json").write_text(json.dumps(cache))
@@ -116,9 +117,31 @@ def test_there_and_back_nothing_is_lost(data: st.DataObject, tmp_path_factory: p
     for key, before in entries.items():
         after = again["cache"][key]
         assert after["time"] == (pytest.approx(before["time"]) if isinstance(before["time"], float) else before["time"])
+        assert after.get("censored", False) == before.get("censored", False)
         assert {str(after[knob]) for knob in knobs} == {str(before[knob]) for knob in knobs}
         if "mixed" not in knobs:
             assert {knob: after[knob] for knob in knobs} == {knob: before[knob] for knob in knobs}
+
+
+def test_a_recorded_table_that_is_exported_and_imported_has_the_same_times_and_bounds(
+    invented_table: Table, tmp_path: Path
+) -> None:
+    problem = GemmProblem(16, 4096, 4096)
+    cache = cache_of(invented_table, problem)
+    (tmp_path / "cache.json").write_text(json.dumps(cache))
+    again = write_table(tmp_path / "table.parquet", *read_results(tmp_path / "cache.json"))
+    pruned = 0
+    for row, own in zip(invented_table.rows(problem).tolist(), range(len(again)), strict=True):
+        before, after = invented_table.measurement(row), again.measurement(own)
+        assert after.time_us == pytest.approx(before.time_us)  # infinite where there is none
+        if before.status is Status.PRUNED:
+            pruned += 1
+            assert after.status is Status.PRUNED
+            assert after.pilot_us == pytest.approx(before.pilot_us)
+    assert pruned > 10
+    assert again.summarise()[0].pruned == pruned
+    assert f"{pruned:,} rows are marked as censored" in again.card.protocol_text
+    assert cache_of(again, again.problems[0])["cache"].keys() == cache["cache"].keys()
 
 
 @pytest.mark.parametrize("values", [[3, 1, 2], [True, False], [0.5, 0.25], ["b", "a"], [2**40, 1]])

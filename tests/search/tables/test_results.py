@@ -318,6 +318,38 @@ def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path)
     assert merged_text(imported(tmp_path, LISTED).card) == ""
 
 
+def test_a_bound_counts_only_where_a_configuration_has_no_time(tmp_path: Path) -> None:
+    timed, failed = LISTED[0], LISTED[3]
+    bounds = [each | {"time": time, "censored": True} for each, time in ((timed, 9.0), (failed, 5.0), (failed, 7.0))]
+    table = imported(tmp_path, [*LISTED, *bounds])
+    assert table.times_us == pytest.approx([2100, 1100, 4200, math.inf])
+    assert [table.measurement(row).status for row in range(4)] == [Status.OK] * 3 + [Status.PRUNED]
+    assert [table.measurement(row).pilot_us for row in (0, 3)] == [None, pytest.approx(6000)]
+    assert table.measurement(0).timing.pairs == 2  # type: ignore[union-attr]
+    assert table.card.baselines[table.problems[0]].library_us == pytest.approx(2100)
+    assert "1 row is marked as censored" in table.card.protocol_text
+    assert merged_text(table.card).startswith("The file has 7 results of 4 configurations")
+    with pytest.raises(TableError, match="no configuration has a time"):
+        imported(tmp_path, bounds)
+
+
+@pytest.mark.parametrize("lowest", [1.0, -3.0])
+def test_bounds_of_another_objective_stay_bounds(tmp_path: Path, lowest: float) -> None:
+    listed = [{"at": at, "time": 1.0, "cost": cost} for at, cost in enumerate((lowest, 2.0, 4.0))]
+    without = imported(tmp_path, listed, replace(TOLD, objective="cost"))
+    listed.append({"at": 3, "time": 1.0, "cost": 8.0, "censored": True})
+    table = imported(tmp_path, listed, replace(TOLD, objective="cost"))
+    assert table.times_us == pytest.approx([*without.times_us, math.inf])
+    found = table.measurement(3)
+    assert found.status is Status.PRUNED
+    assert found.pilot_us == pytest.approx(100 * 8 / 2 if lowest > 0 else 100 * (1 + 6 / 10))
+
+
+def test_a_parameter_may_be_called_like_the_mark_of_a_bound(tmp_path: Path) -> None:
+    table = imported(tmp_path, [{"censored": flag, "time": 1.0 + flag} for flag in (True, False)])
+    assert table.times_us == pytest.approx([2000, 1000])
+
+
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
