@@ -1,6 +1,7 @@
 """Tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
@@ -66,8 +67,7 @@ def print_result(result: StudyResult, console: Console) -> None:
     if (doubt := unexplained(result)) is not None:
         console.say(doubt)
     if (guide := info.guide) is not None:
-        knows = "was trained on this very problem" if guide["trained_on_problem"] else "never saw this problem"
-        console.say(f"cost model: {guide['name']}, sha256 {guide['sha256'][:12]}; it {knows}")
+        console.say(f"cost model: {plain(guide['name'])}, sha256 {guide['sha256'][:12] or 'unknown'}; {_seen(guide)}")
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     console.say(
@@ -82,6 +82,12 @@ def library_best_cell(baseline: Baseline) -> str:
     """The speed of the library's best on a problem of a table; empty where it was not recorded."""
     speed = baseline.library_best_speedup
     return "" if speed is None else f"{speed:.3f}"
+
+
+def _seen(guide: Mapping[str, Any]) -> str:
+    """Whether a cost model was trained on the problem, as a clause."""
+    knows = {True: "was trained on this very problem", False: "never saw this problem"}
+    return f"it {knows.get(guide['trained_on_problem'], 'does not say which problems it was trained on')}"
 
 
 def _spoken(speed: Estimate) -> str:

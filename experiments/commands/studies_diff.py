@@ -31,7 +31,7 @@ def _about(result: StudyResult) -> dict[str, object]:
         "protocol": info.provenance.versions.get("protocol", ""),
         "sampler": info.sampler,
         "seed": info.seed,
-        "cost model": info.model_sha256[:12],
+        "cost model": info.model_sha256[:12] or info.model_object,
     }
 
 

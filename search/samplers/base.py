@@ -112,8 +112,9 @@ class SpaceSampler(BaseSampler, ABC):
     lookahead: ClassVar[int | None] = 16
 
     model_file: Path | None = None  #: the file of the cost model, if one from a file is used
-    model_sha256: str = ""  #: the SHA-256 of the bytes that were read of that file
-    hindsight: bool = False  #: whether that model was trained on the problem of the space
+    model_object: str = ""  #: the class of the cost model, if one was given as an object
+    model_sha256: str = ""  #: the SHA-256 of the bytes that were read of that file, or of the object's content
+    hindsight: bool = False  #: whether the model of a file was trained on the problem of the space
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -47,5 +47,6 @@ def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) ->
     trials = [
         replace(trial, expected=Expected.of(prediction, part.index(trial.configuration))) for trial in result.trials
     ]
-    about = replace(info, model=str(path), hindsight=str(info.problem) in card.problems, model_sha256=card.sha256)
+    knows = str(info.problem) in card.problems
+    about = replace(info, model=str(path), hindsight=knows, model_sha256=card.sha256, model_object="")
     return replace(result, info=about, trials=trials)

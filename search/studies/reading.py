@@ -72,7 +72,8 @@ def _check(result: StudyResult) -> None:
     """
     check_types(result, (Measurement,))
     info, source = result.info, result.info.provenance
-    for name in (info.name, info.space, info.device, info.sampler, info.library, info.model, source.description):
+    models = info.model, info.model_object
+    for name in (info.name, info.space, info.device, info.sampler, info.library, *models, source.description):
         if not is_one_line(name):
             raise ValueError(f"a name has several lines: {name!r}")
     if result.info.library_us <= 0:

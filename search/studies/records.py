@@ -83,9 +83,12 @@ class StudyInfo:
     model
         File of the cost model that guides the search; empty without one.
     model_sha256
-        Checksum of that file; empty without one, or if the study is of an older tilescout.
+        Checksum of that file, or of the content of that object; empty without one, if the study is of an older
+        tilescout, or if nothing tells such objects apart.
+    model_object
+        The class of a cost model that was given as an object of Python and not as a file; else empty.
     hindsight
-        Whether that model was trained on measurements of this very problem. Its times are then no predictions.
+        Whether the model of a file was trained on measurements of this very problem. Its times are no predictions then.
     """
 
     name: str
@@ -104,10 +107,17 @@ class StudyInfo:
     model: str = ""
     hindsight: bool = False
     model_sha256: str = ""
+    model_object: str = ""
 
     @property
     def guide(self) -> dict[str, Any] | None:
-        """The name and checksum of the cost model, and whether it knows the problem, for JSON; None without one."""
+        """The name and checksum of the cost model, and whether it knows the problem, for JSON; None without one.
+
+        An object does not say what it was trained on.
+        """
+        if self.model_object:
+            name = f"{self.model_object}, given as an object"
+            return {"name": name, "sha256": self.model_sha256, "trained_on_problem": None}
         if not self.model:
             return None
         return {"name": Path(self.model).name, "sha256": self.model_sha256, "trained_on_problem": self.hindsight}

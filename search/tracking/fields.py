@@ -3,7 +3,6 @@
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.measure.race import Estimate
@@ -273,10 +272,11 @@ def result_tags(result: StudyResult) -> dict[str, str]:
     elif result.no_library_best:
         tags["library_best"] = f"not known: {result.no_library_best}"
     tags |= {f"peer_{peer.name}": f"not known: {peer.error}" for peer in result.peers if peer.error}
-    if result.info.model:
-        tags["cost_model"] = Path(result.info.model).name
-        tags["cost_model_sha256"] = result.info.model_sha256
-        tags["cost_model_knows_problem"] = str(result.info.hindsight)
+    if (guide := result.info.guide) is not None:
+        tags["cost_model"] = guide["name"]
+        tags["cost_model_sha256"] = guide["sha256"] or "not known"
+        knows = guide["trained_on_problem"]
+        tags["cost_model_knows_problem"] = str(knows) if knows is not None else "not known"
     if result.not_raced:
         tags["race"] = f"not finished: {result.not_raced}"
     if result.race is not None:

@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from tilescout.search.measure.measurement import Status
-from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import HINDSIGHT, interval, not_timed, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
@@ -115,10 +115,16 @@ def _environment(result: StudyResult) -> dict[str, str]:
         "device": info.device,
         "times from": info.provenance.description,
         "table": f"{table.name}, {number_of(table.rows, 'row')}, SHA-256 {table.sha256}" if table is not None else "",
-        "cost model": info.model,
+        "cost model": _model_of(info),
         **info.provenance.versions,
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _model_of(info: StudyInfo) -> str:
+    if info.model or (guide := info.guide) is None:
+        return info.model
+    return f"{guide['name']}, SHA-256 {info.model_sha256 or 'unknown'}"
 
 
 def _is_number(value: object) -> bool:

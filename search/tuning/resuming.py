@@ -67,4 +67,4 @@ def _named(table: Dataset) -> str:
 
 
 def _model_named(sha256: str) -> str:
-    return f"the cost model of SHA-256 {sha256[:_DIGITS]}" if sha256 else "no cost model"
+    return f"the cost model of SHA-256 {sha256[:_DIGITS]}" if sha256 else "no cost model that has a checksum"

@@ -443,6 +443,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         model=str(sampler.model_file or ""),
         hindsight=sampler.hindsight,
         model_sha256=sampler.model_sha256,
+        model_object=sampler.model_object,
     )
     record_info(study, info)
     return info

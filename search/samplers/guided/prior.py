@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.contents import content_sha256
 from tilescout.costmodel.coordinates import coordinates_of
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import KNOB, Features
@@ -85,9 +86,14 @@ class Prior:
             return model_for(name, device) or relative_model(self.space.template or name, device)
         return model_file(self._given, self.space.name, self.space.device.name)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
-        """The SHA-256 of the bytes that the model was read from; empty without a model, or if it came from no file."""
+        """The SHA-256 of the bytes that the model was read from, or of an object's content.
+
+        Empty without a model, or of an object whose content is not known.
+        """
+        if isinstance(self._given, CostModel):
+            return content_sha256(self._given)
         return self._loaded[1].sha256 if self._loaded is not None else ""
 
     @property

@@ -47,7 +47,7 @@ from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.noise import EARLY, doubt
 from tilescout.search.studies.optuna_hooks import all_trials
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.errors import ModelError, one_line
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
@@ -171,8 +171,13 @@ class GuidedSampler(SpaceSampler):
         return self.about.prior.file if self._space is not None else None
 
     @property
+    def model_object(self) -> str:  # type: ignore[override]
+        """The class of the model, if it was given as an object; else empty."""
+        return one_line(type(self._model).__name__, 60) if isinstance(self._model, CostModel) else ""
+
+    @property
     def model_sha256(self) -> str:  # type: ignore[override]
-        """The SHA-256 of the bytes that the model was read from; empty as `model_file` is None."""
+        """The SHA-256 of the bytes that the model was read from, or of an object's content; empty without a model."""
         return self.about.prior.sha256 if self._space is not None else ""
 
     @property

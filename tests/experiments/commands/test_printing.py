@@ -29,6 +29,18 @@ def test_no_text_of_a_study_begins_a_line(tmp_path: Path, capsys: pytest.Capture
     assert not [line for line in shown.splitlines() if line.startswith("best: forged")]
 
 
+def test_a_cost_model_that_is_an_object_is_named_without_a_word_on_what_it_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"sampler": "random", "device": "replay", "budget": 2, "store": tmp_path, "mlflow": False}
+    found: StudyResult = tune("gemm_sm90", "512x512x512:bf16", **arguments)  # type: ignore[arg-type]
+    for checksum, told in (("", "unknown"), ("ab" * 32, "abababababab")):
+        info = replace(found.info, model_object="Own", model_sha256=checksum)
+        print_result(StudyResult(info, found.trials, 0.0), Console(width=200))
+        said = f"cost model: Own, given as an object, sha256 {told}; it does not say which problems it was trained on"
+        assert said in capsys.readouterr().out
+
+
 def test_the_results_of_a_suite_name_the_functions_that_speeds_are_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

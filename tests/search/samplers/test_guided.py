@@ -433,6 +433,14 @@ def test_what_is_no_model_is_refused_at_once(given: Any, what: str) -> None:
         GuidedSampler(SPACE, model=given)
 
 
+def test_a_model_is_named_by_its_class_only_where_it_is_an_object() -> None:
+    guided = GuidedSampler(SPACE, model=Expectation(truth_of(SPACE)))
+    assert (guided.model_object, guided.model_file, guided.model_sha256) == ("Expectation", None, "")
+    odd = type("Two\nlines", (Expectation,), {})
+    assert GuidedSampler(SPACE, model=odd(truth_of(SPACE))).model_object == "Two lines"
+    assert [GuidedSampler(SPACE, model=model).model_object for model in (SHIPPED, None)] == ["", ""]
+
+
 def test_a_named_model_of_another_kernel_is_told_of_and_doubted(caplog: pytest.LogCaptureFixture) -> None:
     other = shipped_model("gemm_streamk_sm90", "h200")
     for model in (other, SHIPPED):

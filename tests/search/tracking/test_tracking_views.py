@@ -19,6 +19,7 @@ from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.mlflow_hooks import DatabaseRuns
+from tilescout.search.tracking.page import to_html
 from tilescout.search.tracking.plots import convergence, figure_type, to_png
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
 from tilescout.spaces.gemm import GemmProblem
@@ -130,6 +131,18 @@ def test_the_table_and_the_cost_model_are_inputs_of_the_run(store: str) -> None:
     assert again.inputs is not None
     assert again.inputs.model_inputs[0].model_id == model.model_id  # one file, one model
     assert children["trial 0"].data.metrics["predicted_us"] == 8
+
+
+def test_a_cost_model_that_is_an_object_is_named_and_no_input(store: str) -> None:
+    found = study(replace(INFO, model_object="ForestModel", model_sha256="cd" * 32))
+    _, parent, _ = log(store, found)
+    tags = {name: value for name, value in parent.data.tags.items() if "cost_model" in name}
+    assert tags == {
+        "cost_model": "ForestModel, given as an object", "cost_model_sha256": "cd" * 32,
+        "cost_model_knows_problem": "not known",
+    }  # fmt: skip
+    assert not (parent.inputs and parent.inputs.model_inputs)
+    assert f"ForestModel, given as an object, SHA-256 {'cd' * 32}" in to_html(found)
 
 
 def test_a_live_run_has_the_load_of_the_machine(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from threading import Event, Thread
 
 import pytest
 
+from tilescout.costmodel.contents import content_sha256
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import FEWEST
 from tilescout.search.engines.evaluator import Evaluator
@@ -222,6 +224,24 @@ def test_a_study_goes_on_with_the_cost_model_that_it_began_with_and_no_other(tab
     assert whole.info.name == begun.info.name
     assert whole.info.model_sha256 == begun.info.model_sha256
     assert len(whole.trials) == 5
+
+
+def test_a_cost_model_that_is_an_object_is_named_and_told_from_others(table: Table, tmp_path: Path) -> None:
+    paths = [shipped_model(name, "h200") for name in ("gemm_sm90", "gemm_streamk_sm90")]
+    first, other = (load_model(path)[0] for path in paths if path is not None)
+    options = TuneOptions("guided", 0, Budget(trials=2), tmp_path, settings={"model": first})
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
+        info = run_study(evaluator, options).info
+        with pytest.raises(StoreError, match=f"begun with the cost model of SHA-256 {content_sha256(first)[:12]}"):
+            run_study(evaluator, replace(options, settings={"model": other}, resume=True))
+        again = run_study(evaluator, replace(options, budget=Budget(trials=3), resume=True)).info
+
+    assert info == again
+    assert info.model == ""
+    assert info.guide == {
+        "name": f"{type(first).__name__}, given as an object", "sha256": content_sha256(first),
+        "trained_on_problem": None,
+    }  # fmt: skip
 
 
 def test_a_study_goes_on_with_the_bytes_of_its_table_and_with_no_other(
