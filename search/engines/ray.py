@@ -177,8 +177,9 @@ class RayEngine(Engine):
         return wanted
 
     def _forget(self, digest: str, shared: Shared[Artifact | CompileFailure]) -> None:
-        if self._compiling.get(digest) is shared:  # it may have been given up, and asked for again
-            del self._compiling[digest]
+        with self._lock:
+            if self._compiling.get(digest) is shared:  # it may have been given up, and asked for again
+                del self._compiling[digest]
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         options = self.options.protocol

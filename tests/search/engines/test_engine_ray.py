@@ -6,16 +6,19 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.build.waiting import Shared
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect, journal_path
 from tilescout.search.campaigns.plan import make_plan
@@ -230,3 +233,26 @@ def test_bytes_that_are_not_what_the_record_says_are_not_loaded(tmp_path: Path) 
 def test_a_cluster_without_a_gpu_is_refused(engine: RayEngine, plain_gemm: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="has no GPU: start it where there is one"):
         RayEngine(plain_gemm.TEMPLATE, tmp_path, RayOptions(), plain_gemm.HOST, OPTIONS)
+
+
+def test_work_that_is_asked_for_again_while_it_is_forgotten_stays_known() -> None:
+    engine = object.__new__(RayEngine)  # a cluster is not needed
+    engine._lock = threading.Lock()
+    given_up, again = Shared[Artifact | CompileFailure](Future()), Shared[Artifact | CompileFailure](Future())
+
+    def ask_again() -> None:
+        with engine._lock:  # as `compile` does
+            compiling["digest"] = again
+
+    class Slow(dict[str, Shared[Artifact | CompileFailure]]):
+        def get(self, key: str, default: Any = None) -> Any:
+            found = super().get(key, default)
+            asking.start()
+            asking.join(0.2)  # long enough to come in between, if it can
+            return found
+
+    compiling = engine._compiling = Slow({"digest": given_up})
+    asking = threading.Thread(target=ask_again)
+    engine._forget("digest", given_up)
+    asking.join()
+    assert compiling == {"digest": again}
