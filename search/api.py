@@ -1,9 +1,10 @@
 """Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,9 +16,12 @@ from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import AnySampler, check_sampler, choose_sampler, make_sampler
+from tilescout.search.samplers.registry import check_setting_names
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
-from tilescout.search.tables.shipped import named_template
+from tilescout.search.tables.shipped import named_template, table_file
 from tilescout.search.tuning.budget import Budget
+from tilescout.spaces.arguments import check_kinds
+from tilescout.spaces.checking import check_number
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SamplerError, StoreError, one_line
 from tilescout.spaces.problems import P, Problem
@@ -182,18 +186,24 @@ def tune(
         On Ctrl-C; it holds the best so far.
     """
     check_device(device)
+    check_kinds(
+        SamplerError,
+        settings=(settings, Mapping | None), race=(race, RaceOptions | None),
+        live=(live, LiveOptions | None), peers=(peers, Collection), complement=(complement, bool),
+        progress=(progress, bool), on_trial=(on_trial, Callable), on_result=(on_result, Callable),
+    )  # fmt: skip
+    check_kinds(StoreError, resume=(resume, bool | str), storage=(storage, str | PathLike | None))
     if sampler is not None:
         check_sampler(sampler, settings or {})
     check_settings(settings or {})
-    if not isinstance(library_kernels, Integral) or library_kernels < 0:
-        raise SamplerError(f"`library_kernels` can't be {library_kernels!r}, allowed are 0, 1, 2, ...")
+    check_number("`library_kernels`", library_kernels, whole=True)
     if not (first is None or callable(first)):
         told = one_line(repr(first), 60)
         raise SamplerError(f"`first` can't be {told}: give a function of template and space that returns indices of it")
     if resume == "":
         raise StoreError("`resume` is an empty text: name a study, or give True for the newest one")
     live = patient_with(peers, live or LiveOptions())
-    store, table = check_store(named_folder(store)), Path(table) if table is not None else None
+    store, table = check_store(named_folder(store)), table_file(table)
     template = named_template(space, table) if isinstance(space, str) else given_template(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
@@ -360,7 +370,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     ------
     ModelError
         If it is not.
+    SamplerError
+        If a setting is called like an argument of its own.
     """
+    check_setting_names(settings)
     model = settings.get("model")
     if isinstance(model, str):
         from tilescout.search.samplers.guided import SHIPPED

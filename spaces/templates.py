@@ -490,6 +490,9 @@ def _checked(found: object, where: str) -> KernelTemplate:
     except (Exception, SystemExit) as error:  # whatever code of others raises when it is made
         raise SpaceError(f"can't load {where!r}: {described(error)}") from error
     if not isinstance(template, KernelTemplate):
-        raise SpaceError(f"{where!r} is no KernelTemplate, but a {type(template).__name__}")
+        raise SpaceError(
+            f"{where!r} is no KernelTemplate, but a {type(template).__name__}: give the name of a space, or a template "
+            "as its class or an object"
+        )
     check_declarations(template, where)
     return template

@@ -13,6 +13,7 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import BinaryIO
 
+from tilescout.spaces.arguments import check_kind
 from tilescout.spaces.errors import StoreError, TilescoutError
 from tilescout.spaces.inputs import open_regular, read_at_most
 
@@ -25,8 +26,9 @@ def named_folder(folder: Path | str, what: str = "store", error: type[TilescoutE
     Raises
     ------
     TilescoutError
-        If it is empty: an `error`; `what` says which folder it is.
+        If it is empty, or no name of a folder: an `error`; `what` says which folder it is.
     """
+    check_kind(f"the {what}", folder, str | os.PathLike, error)
     if folder == "":
         raise error(f"the name of the {what} is empty; the working directory is written as a dot")
     return Path(folder)

@@ -39,8 +39,9 @@ from tilescout.search.export.siblings.heads import read_in_place
 from tilescout.search.export.siblings.rewrite import join_products
 from tilescout.search.export.torch_operator import define, define_together
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, ProtocolOptions, protocol_of
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.errors import DeviceError, ExportError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.trust import named_folder
@@ -180,6 +181,7 @@ def autotune(
         directory.
     """
     torch_hooks.check_version()
+    check_kinds(ExportError, options=(options, TunerOptions | None))
     options = replace(options or TunerOptions(), seconds=seconds)
     root = named_folder(store)
     reason = why_inactive()

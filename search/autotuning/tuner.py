@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Se
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from threading import TIMEOUT_MAX, RLock, Timer, current_thread
 
@@ -27,6 +28,7 @@ from tilescout.search.engines.engine import Engine
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ExportError, ProblemError, SpaceError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -91,6 +93,7 @@ class TunerOptions:
     standby: bool = CompileOptions.standby
 
     def __post_init__(self) -> None:
+        check_kinds(ExportError, **{name: (getattr(self, name), Real) for name in ("seconds", "patience", "idle")})
         if not self.seconds >= 0:
             raise ExportError(f"the budget of autotune can't be {self.seconds} s: allowed are numbers from 0 on")
         if not self.patience >= 0 or not self.idle >= 0:

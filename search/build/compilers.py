@@ -22,8 +22,10 @@ from tilescout.search.build.making import build, describe, relaunch
 from tilescout.search.build.standby import Ready, Standby, can_stand_by
 from tilescout.search.build.waiting import Shared, settle
 from tilescout.search.build.warm import Task, serve
+from tilescout.spaces.arguments import check_kinds
+from tilescout.spaces.checking import check_number
 from tilescout.spaces.closing import Closing
-from tilescout.spaces.errors import BuildError, TilescoutError, one_line
+from tilescout.spaces.errors import BuildError, SamplerError, TilescoutError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, comes_with_package, find_template
 
@@ -42,11 +44,21 @@ class CompileOptions:
         Fork the compilers, and in a live search the measuring processes, from processes that stand by after this one
         ended, where there can be such: the next search imports neither the compiler nor torch. The compiler of a
         template of your own does not stand by, for its source may change.
+
+    Raises
+    ------
+    SamplerError
+        If one of them is something else.
     """
 
     processes: int = field(default_factory=available_cores)
     timeout: float = 120.0
     standby: bool = True
+
+    def __post_init__(self) -> None:
+        check_number("`processes`", self.processes, whole=True, least=1)
+        check_number("`timeout`", self.timeout, whole=False)
+        check_kinds(SamplerError, standby=(self.standby, bool))
 
 
 class CompilePool(Closing):

@@ -19,10 +19,12 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.arguments import check_kinds
+from tilescout.spaces.checking import check_number
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import SpaceError, TilescoutError
+from tilescout.spaces.errors import SamplerError, SpaceError, TilescoutError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
@@ -50,11 +52,20 @@ class LiveOptions:
     timeout
         Seconds a kernel may take to be verified and timed before it is killed. A right one takes well under a second;
         setting a problem up again in a replaced process takes a few.
+
+    Raises
+    ------
+    SamplerError
+        If one of them is something else.
     """
 
     compile: CompileOptions = field(default_factory=CompileOptions)
     protocol: ProtocolOptions = field(default_factory=ProtocolOptions)
     timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_kinds(SamplerError, compile=(self.compile, CompileOptions), protocol=(self.protocol, ProtocolOptions))
+        check_number("`timeout`", self.timeout, whole=False)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from tilescout.search.engines.races import Racetrack, compiled_again
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.closing import Closing
+from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.launched import codes_known, kernels_of, served_by
 from tilescout.spaces.problems import Problem
@@ -80,6 +83,8 @@ class Evaluator(Closing):
         gpus: Sequence[int] | None = None,
         like: "Evaluator | None" = None,
     ) -> None:
+        check_kinds(DeviceError, engine=(engine, Engine), gpus=(gpus, Collection | None))
+        check_kinds(ProblemError, problem=(problem, Problem))
         self.engine, self.template, self.problem = engine, engine.template, problem
         self.device = engine.device
         self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
@@ -397,9 +402,19 @@ _Outcomes = queue.SimpleQueue[tuple[int, Measurement] | BaseException]
 
 
 def evaluate(evaluator: Evaluator, indices: Iterable[int]) -> Iterator[tuple[int, Measurement]]:
-    """Try configurations, as many at a time as the evaluator takes; yield each as it is done."""
+    """Try configurations, as many at a time as the evaluator takes; yield each as it is done.
+
+    Raises
+    ------
+    SpaceError
+        If `indices` are none of the space, or `evaluator` is none.
+    """
+    check_kinds(SpaceError, evaluator=(evaluator, Evaluator), indices=(indices, Iterable))
     in_flight = 0
     for index in indices:
+        check_kinds(SpaceError, index=(index, Integral))
+        if not 0 <= index < len(evaluator.space):
+            raise SpaceError(f"there is no configuration {index}: allowed are 0 to {len(evaluator.space) - 1}")
         evaluator.submit(index)
         in_flight += 1
         if in_flight == evaluator.capacity:

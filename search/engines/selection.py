@@ -13,12 +13,16 @@ from tilescout.search.build.standby import MEASURING, can_stand_by, wake
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.measure.protocol import Objective, find_objective
-from tilescout.search.tables.shipped import default_table
+from tilescout.search.tables.shipped import default_table, table_file
 from tilescout.search.tables.table import Table
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, TableError
+from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.trust import named_folder
+
+_MOST_GPUS = 10_000  # for each there are some entries in memory: a slip of the hand would fill it
 
 
 def make_engine(
@@ -66,9 +70,14 @@ def make_engine(
         If no table fits, or it was recorded by another objective than the one asked for.
     """
     check_device(device)
+    check_kinds(SpaceError, template=(template, KernelTemplate))
+    check_kinds(ProblemError, problem=(problem, Problem))
+    check_kinds(DeviceError, cluster=(cluster, str | None), options=(options, LiveOptions | None))
+    artifacts, table = named_folder(artifacts, "folder `artifacts`"), table_file(table)
     asked_gpus: Any = gpus  # a number that is not whole is refused, too
-    if gpus is not None and not (isinstance(asked_gpus, Integral) and int(asked_gpus) >= 1):
-        raise DeviceError(f"can't use {gpus!r} GPUs: `gpus` is 1 or more, or None for all")
+    is_number = isinstance(asked_gpus, Integral) and not isinstance(asked_gpus, bool)
+    if gpus is not None and not (is_number and 1 <= int(gpus) <= _MOST_GPUS):
+        raise DeviceError(f"can't use {gpus!r} GPUs: `gpus` is 1 to {_MOST_GPUS:,}, or None for all")
     if gpus is not None and gpus > 1 and device.startswith("cuda:"):
         raise DeviceError(f"`device='{device}'` is one GPU, and `gpus` asks for {gpus}: leave one of them out")
     asked = find_objective(objective) if objective is not None else None
@@ -127,8 +136,9 @@ def check_device(device: str) -> None:
     Raises
     ------
     DeviceError
-        With the choices.
+        If not, with the choices.
     """
+    check_kinds(DeviceError, device=(device, str))
     if device not in ("auto", "cuda", "replay") and not re.fullmatch("cuda:[0-9]{1,9}", device):
         raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilescout.search.samplers.options import OptionValue, parse_options, read_options
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.errors import SamplerError, TilescoutError
 from tilescout.spaces.faults import described
 from tilescout.spaces.plugins import Registry, load, registered
@@ -157,6 +158,18 @@ def check_known(name: str, besides: str) -> None:
         raise SamplerError(f"unknown sampler {name!r}, known are {', '.join(SAMPLERS)}, {besides}")
 
 
+def check_setting_names(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are called like other arguments of `make_sampler`.
+
+    Raises
+    ------
+    SamplerError
+        If one is.
+    """
+    if taken := sorted(settings.keys() & {"sampler", "space", "seed"}):
+        raise SamplerError(f"a setting can't be called {taken[0]!r}: that is an argument of its own")
+
+
 def check_sampler(sampler: AnySampler, settings: Mapping[str, Any] = _NO_SETTINGS) -> None:
     """Refuse a sampler that can't be made with some settings, before anything else is done.
 
@@ -165,6 +178,7 @@ def check_sampler(sampler: AnySampler, settings: Mapping[str, Any] = _NO_SETTING
     SamplerError
         If its name or an option is unknown, an option's value is not allowed, or it does not take a setting.
     """
+    check_setting_names(settings)
     make_sampler(sampler, **settings)
 
 
@@ -197,6 +211,7 @@ def make_sampler(
         If there is no such sampler, it does not take a setting, the seed is negative, or an option is unknown or its
         value is not allowed.
     """
+    check_kinds(SamplerError, options=(options, Mapping | None))
     given = dict(options or {})
     if not isinstance(sampler, str | type):
         return _copied(sampler, space, seed, [*given, *settings])

@@ -1,7 +1,9 @@
 """The folders of a store: compiled kernels by content, and a journal a study."""
 
+import os
 from pathlib import Path
 
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.trust import check_folder
 
@@ -32,5 +34,12 @@ def artifacts(store: Path) -> Path:
 
 
 def studies(store: Path, storage: str | Path | None = None) -> Path | str:
-    """Where studies are kept: in a store, unless `storage` names another folder or the URL of a database."""
+    """Where studies are kept: in a store, unless `storage` names another folder or the URL of a database.
+
+    Raises
+    ------
+    StoreError
+        If `storage` is neither.
+    """
+    check_kinds(StoreError, storage=(storage, str | os.PathLike | None))
     return store / "studies" if storage is None else storage

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from tilescout.search.tables.recorded_template import RecordedTemplate
 from tilescout.search.tables.table import Table, find_tables
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template, load_template, template_names
 from tilescout.spaces.texts import alternatives
+from tilescout.spaces.trust import named_folder
 
 
 def shipped_tables() -> list[Path]:
@@ -35,8 +37,9 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     Raises
     ------
     TableError
-        If there is none, with what there is.
+        If there is none, with what there is, or either of them is something else.
     """
+    check_kinds(TableError, template=(template, KernelTemplate), problem=(problem, Problem))
     held: list[Problem] = []
     others: set[str] = set()
     for path in shipped_tables():
@@ -179,6 +182,17 @@ def template_of(table: Table) -> KernelTemplate:
         if table.fits(template):
             return template
     return RecordedTemplate(table)
+
+
+def table_file(table: Path | str | None) -> Path | None:
+    """The file of a table that is named in Python, if one is.
+
+    Raises
+    ------
+    TableError
+        If it is no name of a file.
+    """
+    return named_folder(table, "table", TableError) if table is not None else None
 
 
 def named_template(space: str, table: Path | None) -> KernelTemplate:

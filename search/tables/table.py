@@ -35,6 +35,7 @@ from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 from tilescout.spaces.texts import number_of, printable
+from tilescout.spaces.trust import named_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,7 @@ class Table:
     @staticmethod
     def read_card(path: Path | str, named: Named = NONE_NAMED) -> TableCard:
         """The card of the table in a file, whose rows are not read; see `read`."""
-        path = Path(path)
+        path = named_folder(path, "table", TableError)
         with _naming(path):
             return _read_card(path, named)
 
@@ -138,7 +139,7 @@ class Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        path = Path(path)
+        path = named_folder(path, "table", TableError)
         with _naming(path):
             _check_suffix(path, "; `tilescout tables import` makes one of results of another tuner")
             content = _read(path, "it does not exist; `tilescout tables` lists the shipped ones", _LARGEST)

@@ -1,5 +1,6 @@
 """The result of a search as people see it: in a notebook, as a data frame, as plots."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from tilescout.search.studies.folders import STORE, studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult, TrialRecord
-from tilescout.spaces.errors import NoResultError
+from tilescout.spaces.arguments import check_kinds
+from tilescout.spaces.errors import NoResultError, StoreError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.trust import named_folder
@@ -151,4 +153,5 @@ def load_study(
     StoreError
         If there is no such study, or it is damaged.
     """
+    check_kinds(StoreError, name=(name, str), named=(named, Mapping))
     return TuneResult.of(read_study(name, studies(named_folder(store), storage), named))

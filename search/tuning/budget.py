@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.checking import check_number
+from tilescout.spaces.errors import SamplerError
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class Budget:
     Raises
     ------
     SamplerError
-        If a limit is no finite number from 0 on, or that of trials no whole one.
+        If a limit is no finite number from 0 on, or that of trials no whole one; or if `whole` is no truth value.
 
     Attributes
     ----------
@@ -36,3 +38,4 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("trials", "gpu_seconds", "seconds"):
             check_number(f"the budget's {name}", getattr(self, name), whole=name == "trials", or_none=True)
+        check_kinds(SamplerError, whole=(self.whole, bool))

@@ -3,11 +3,12 @@
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, import_ahead, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.registry import check_setting_names
 from tilescout.search.studies.ledger import seen
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
@@ -35,6 +37,8 @@ from tilescout.search.tuning.loop import Loop, search_alone
 from tilescout.search.tuning.resuming import check_resumable
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
+from tilescout.spaces.arguments import check_kinds
+from tilescout.spaces.checking import check_number
 from tilescout.spaces.errors import MALFORMED, DeviceError, SamplerError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
@@ -100,11 +104,19 @@ class TuneOptions:
 
         Raises
         ------
-        SamplerError
-            If it is no whole number from 0 on.
+        SamplerError, StoreError
+            If it is no whole number from 0 on, or another option is of a kind that it can't be of.
         """
+        check_kinds(
+            SamplerError,
+            budget=(self.budget, Budget), race=(self.race, RaceOptions), settings=(self.settings, Mapping),
+            first=(self.first, Collection), sharing=(self.sharing, SharingOptions), peers=(self.peers, Collection),
+        )  # fmt: skip
+        check_kinds(StoreError, studies=(self.studies, str | PathLike), resume=(self.resume, bool | str))
+        check_setting_names(self.settings)
+        check_number("`library_kernels`", self.library_kernels, whole=True)
         try:
-            seed = operator.index(self.seed)
+            seed = -1 if isinstance(self.seed, bool) else operator.index(self.seed)
         except TypeError:
             seed = -1
         if seed < 0:
@@ -183,6 +195,7 @@ def run_study(
     SearchInterrupted
         On Ctrl-C, with the best so far.
     """
+    check_kinds(SamplerError, evaluator=(evaluator, Evaluator), options=(options, TuneOptions))
     clock = WallClock(evaluator)
     # The GPU is ready before the sampler is, and has nothing else to do.
     ask_library = partial(_library_best, evaluator, options.library_kernels)

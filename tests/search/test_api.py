@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -151,6 +152,24 @@ def test_progress_shows_the_trials_and_the_best_on_standard_error(
         ({"mlflow": ""}, StoreError),
         ({"mlflow": Path("mlruns")}, StoreError),
         ({"mlflow": "mlruns"}, StoreError),
+        ({"settings": 5}, SamplerError),
+        ({"settings": "model"}, SamplerError),
+        ({"settings": [1]}, SamplerError),
+        ({"settings": {5: 5}}, SamplerError),
+        *(({"settings": {name: 5}}, SamplerError) for name in ("seed", "space", "sampler")),
+        *(({"settings": {name: 5}, "sampler": "tpe"}, SamplerError) for name in ("options", "seed", "sampler")),
+        *(({name: each}, SamplerError) for name in ("race", "live") for each in (5, "", b"", False)),
+        *(({name: each}, SamplerError) for name in ("complement", "progress") for each in (1, None, "no")),
+        *(({name: each}, SamplerError) for name in ("on_trial", "on_result") for each in (None, "print")),
+        *(({"peers": each}, SamplerError) for each in (None, 5, object())),
+        *(({"device": each}, DeviceError) for each in (None, 0, b"cuda")),
+        *(({"cluster": each, "device": "auto"}, DeviceError) for each in (5, True, Path("here"))),
+        *(({"gpus": each}, DeviceError) for each in (True, "1", 10**30)),
+        *(({"table": each}, TableError) for each in (5, b"x.parquet", "", "a\0b.parquet")),
+        *(({"storage": each}, StoreError) for each in (5, b"here", "a\0b")),
+        *(({"resume": each}, StoreError) for each in (1, None, Path("name"))),
+        ({"library_kernels": True}, SamplerError),
+        ({"seed": True}, SamplerError),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_written(
@@ -159,6 +178,36 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         search(tmp_path / "store", **change)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("store", [None, 5, b"here", "a\0b", ["here"]])
+def test_a_store_that_is_no_name_of_a_folder_is_refused(store: object) -> None:
+    for call in (
+        lambda: tune("gemm_sm90", PROBLEM, device="replay", store=store),  # type: ignore[arg-type]
+        lambda: load_study("some", store=store),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(StoreError, match=r"^the store can't be "):
+            call()
+
+
+@pytest.mark.parametrize("given", [{"name": 5}, {"name": Path("a.journal")}, {"storage": 5}, {"named": ()}])
+def test_a_study_that_is_asked_for_by_something_else_than_its_name_is_told_so(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    (name,) = given
+    with pytest.raises(StoreError, match=f"^`{name}` can't be .*: allowed are "):
+        load_study(**{"name": "some", "store": tmp_path, **given})
+
+
+def test_a_message_says_what_was_wrong_and_what_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(SamplerError, match=r"^`race` can't be 5: allowed are RaceOptions and None$"):
+        search(tmp_path, race=5)
+    with pytest.raises(
+        SpaceError, match=r"'builtins:NoneType' is no KernelTemplate, .*: give the name of a space, or "
+    ):
+        tune(None, PROBLEM, store=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(SamplerError, match=r"^a setting can't be called 'seed': that is an argument of its own$"):
+        search(tmp_path, settings={"seed": 3})
 
 
 def test_what_is_tried_first_is_told_if_it_is_no_sequence_and_a_fault_of_its_own_is_left_alone(tmp_path: Path) -> None:

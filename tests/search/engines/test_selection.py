@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines import selection
 from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.tables.rows import Row
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table, write_table
-from tilescout.spaces.errors import DeviceError, ProblemError, TableError
+from tilescout.spaces.errors import DeviceError, ProblemError, SamplerError, SpaceError, StoreError, TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
@@ -77,6 +82,67 @@ def test_a_gpu_measures_by_the_objective_that_is_asked_for(
     assert [options.protocol.objective for options in found] == [measured]
 
 
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"template": "gemm_sm90"}, SpaceError),
+        ({"problem": "512x512x512:bf16"}, ProblemError),
+        ({"artifacts": None}, StoreError),
+        ({"device": None}, DeviceError),
+        ({"cluster": 5}, DeviceError),
+        ({"options": {}}, DeviceError),
+        ({"table": 5}, TableError),
+        ({"gpus": True}, DeviceError),
+        ({"gpus": 10**30}, DeviceError),
+    ],
+)
+def test_arguments_of_another_kind_are_told_by_their_name(change: dict[str, Any], error: type[Exception]) -> None:
+    (name,) = change
+    with pytest.raises(error, match=name):
+        make_engine(
+            **{"template": TEMPLATE, "problem": PROBLEM, "artifacts": "artifacts", "device": "replay", **change}
+        )
+
+
+@pytest.mark.parametrize("given", [("gemm_sm90", PROBLEM), (TEMPLATE, "512x512x512:bf16"), (None, None)])
+def test_a_shipped_table_is_asked_for_by_a_template_and_a_problem(given: tuple[Any, Any]) -> None:
+    with pytest.raises(TableError, match=r"can't be .*: allowed are (KernelTemplate|Problem)"):
+        default_table(*given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"timeout": "x"}, {"timeout": -1}, {"timeout": True}, {"compile": None}, {"compile": {}}, {"protocol": {}}],
+)
+def test_options_of_a_live_search_that_can_not_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SamplerError, match="can't be"):
+        LiveOptions(**given)
+
+
+@pytest.mark.parametrize("given", [{"processes": 0}, {"processes": 1.5}, {"timeout": None}, {"standby": "no"}])
+def test_options_of_compiling_that_can_not_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SamplerError, match="can't be"):
+        CompileOptions(**given)
+
+
+def test_an_evaluator_and_what_it_tries_are_of_the_space(tmp_path: Path) -> None:
+    with make_engine(TEMPLATE, PROBLEM, tmp_path, device="replay") as engine:
+        odd: list[tuple[dict[str, Any], type[Exception]]] = [
+            ({"engine": None}, DeviceError), ({"gpus": 1}, DeviceError), ({"problem": "16x16x16"}, ProblemError),
+        ]  # fmt: skip
+        for change, error in odd:
+            with pytest.raises(error, match="can't be"):
+                Evaluator(**{"engine": engine, "problem": PROBLEM, **change})
+        with Evaluator(engine, PROBLEM) as evaluator:
+            indices: list[Any] = [5, None, "0", [1.5], [True], [-1], [10**30], [None]]
+            for each in indices:
+                with pytest.raises(SpaceError, match=r"can't be|allowed are 0 to \d+$"):
+                    list(evaluate(evaluator, each))
+            assert [index for index, _ in evaluate(evaluator, np.arange(2))] == [0, 1]
+            with pytest.raises(SpaceError, match="`evaluator` can't be"):
+                list(evaluate(engine, [0]))  # type: ignore[arg-type]
+
+
 H200, RTX = "NVIDIA H200", "NVIDIA RTX A6000"
 
 
@@ -118,7 +184,7 @@ def test_the_gpus_are_those_of_this_machine_that_the_kernels_run_on_or_as_many_a
     [
         ({"device": "gpu"}, "unknown device 'gpu', allowed are auto, cuda, cuda:N and replay"),
         ({"device": "cuda:²"}, "unknown device 'cuda:²'"),
-        ({"gpus": 0, "device": "replay"}, "can't use 0 GPUs: `gpus` is 1 or more"),
+        ({"gpus": 0, "device": "replay"}, "can't use 0 GPUs: `gpus` is 1 to 10,000, or None for all"),
         ({"gpus": -1}, "can't use -1 GPUs"),
         ({"gpus": 2.0}, "can't use 2.0 GPUs"),
         ({"gpus": "2"}, "can't use '2' GPUs"),

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -209,6 +210,28 @@ def test_a_study_of_other_kernels_is_not_resumed(table: Table, tmp_path: Path, m
     monkeypatch.setattr(type(TEMPLATE), "source_hash", "another")
     with pytest.raises(StoreError, match="another version of gemm_sm90"):
         search(table, tmp_path, resume=True, trials=5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"budget": 5}, {"race": None}, {"settings": None}, {"first": 1}, {"sharing": None}, {"peers": None},
+     {"library_kernels": -1}, {"library_kernels": "8"}, {"studies": None}, {"resume": 1}, {"seed": True},
+     {"settings": {"seed": 1}}],
+)  # fmt: skip
+def test_options_of_another_kind_are_told_when_they_are_made(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises((SamplerError, StoreError), match="can't be"):
+        TuneOptions(**{"sampler": "random", "seed": 0, "budget": Budget(trials=1), "studies": tmp_path, **change})
+
+
+def test_what_is_no_evaluator_and_what_are_no_options_is_told(table: Table, tmp_path: Path) -> None:
+    options: Any = TuneOptions("random", 0, Budget(trials=1), tmp_path)
+    with pytest.raises(SamplerError, match="`evaluator` can't be None: allowed are Evaluator"):
+        run_study(None, options)  # type: ignore[arg-type]
+    with (
+        Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator,
+        pytest.raises(SamplerError, match="`options` can't be 5: allowed are TuneOptions"),
+    ):
+        run_study(evaluator, 5)  # type: ignore[arg-type]
 
 
 def test_a_study_goes_on_with_the_cost_model_that_it_began_with_and_no_other(table: Table, tmp_path: Path) -> None:
