@@ -11,6 +11,7 @@ from tilescout.experiments.commands.options import (
     examples,
     json_option,
     own_spaces_option,
+    standby_option,
     storage_option,
     store_option,
 )
@@ -97,6 +98,7 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
 @own_spaces_option
 @store_option
 @storage_option
+@standby_option
 @json_option
 def export(
     names: tuple[str, ...],
@@ -108,6 +110,7 @@ def export(
     own_spaces: tuple[str, ...],
     store: Path,
     storage: str | None,
+    standby: bool,
     json_path: Path | None,
 ) -> None:
     """Write the decisions of searches, with their kernels, for models that torch.compile compiles.
@@ -141,8 +144,9 @@ def export(
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store), to_read=True)
         with waiting("choose kernels, and compile those that the store lacks"):
-            grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)
-            bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
+            grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named, standby)
+            ranged = dispatched(read, kernels, named, standby)
+            bundle = make_bundle(outcomes, kernels, out, named, ranged, grouped, standby)
         algorithms = len(bundle.chosen) - len(bundle.ours)
         others = f"{algorithms} to named algorithms of the library, " if algorithms else ""
         if outcomes:

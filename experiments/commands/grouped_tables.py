@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.grouped_bundling import MeasuredTable, grouped_dispatched
 from tilescout.search.dispatch.grouped_times import GroupedTimes
 from tilescout.search.export.from_studies import GroupedDispatched
@@ -84,7 +85,10 @@ def _widened(times: GroupedTimes) -> GroupedTimes:
 
 
 def grouped_of_tables(
-    tables: Sequence[Table], store: ArtifactStore, named: Named = NONE_NAMED
+    tables: Sequence[Table],
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
 ) -> list[GroupedDispatched]:
     """The ranges of tokens of each product of some tables, with their kernels; tables may share products and problems.
 
@@ -111,7 +115,7 @@ def grouped_of_tables(
             source = replace(source, name=f"{before.name}, {source.name}")
         sources[times.product] = source
     products = joined([times for _, times in measured])
-    return grouped_dispatched([(sources[times.product], times) for times in products], store, named)
+    return grouped_dispatched([(sources[times.product], times) for times in products], store, named, standby)
 
 
 def _differing(source: MeasuredTable, before: MeasuredTable) -> str:

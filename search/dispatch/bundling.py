@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.steps import Grid
@@ -15,7 +16,12 @@ from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, one_line
 from tilescout.spaces.templates import NONE_NAMED, Named
 
 
-def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: Named = NONE_NAMED) -> list[Dispatched]:
+def dispatched(
+    dispatchers: Sequence[Dispatcher],
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
+) -> list[Dispatched]:
     """The ranges of dispatchers with their kernels; a kernel that the store lacks is compiled again.
 
     Parameters
@@ -26,6 +32,8 @@ def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: N
         Compiled kernels.
     named
         Templates that they may be of, beside those that tilescout and installed packages bring.
+    standby
+        Whether a process may stand by for what is compiled, as `CompileOptions.standby` says.
 
     Raises
     ------
@@ -34,10 +42,10 @@ def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: N
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
-    return [_dispatched(dispatcher, store, named) for dispatcher in dispatchers]
+    return [_dispatched(dispatcher, store, named, standby) for dispatcher in dispatchers]
 
 
-def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> Dispatched:
+def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named, standby: bool) -> Dispatched:
     if not dispatcher.points or not dispatcher.versions:
         raise ExportError(
             f"nothing of the dispatcher {dispatcher.name} was measured on a GPU, and a bundle holds only what was: "
@@ -47,7 +55,8 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         raise ExportError(f"the library serves all rows of {dispatcher.name}: there is no kernel to export")
     _check_legal(dispatcher, kernels_of(dispatcher, named))
     kernels = [
-        kernel_of(_outcome(dispatcher, at), _arch(dispatcher), store, named) for at in range(len(dispatcher.kernels))
+        kernel_of(_outcome(dispatcher, at), _arch(dispatcher), store, named, standby)
+        for at in range(len(dispatcher.kernels))
     ]
     digests: dict[int | None, str] = {None: "", **{number: digest for number, (digest, _, _) in enumerate(kernels)}}
     ranges = tuple(

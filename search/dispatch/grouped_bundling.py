@@ -1,11 +1,13 @@
 """From measured times of grouped products to a bundle: their kernels, and the ranges of tokens that each serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.build.cores import available_cores
 from tilescout.search.dispatch.grouped_ranges import (
     GroupedStretch,
@@ -55,9 +57,14 @@ class MeasuredTable:
 
 
 def grouped_dispatched(
-    products: Sequence[tuple[MeasuredTable, GroupedTimes]], store: ArtifactStore, named: Named = NONE_NAMED
+    products: Sequence[tuple[MeasuredTable, GroupedTimes]],
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
 ) -> list[GroupedDispatched]:
     """The ranges of tokens of grouped products, with their kernels; a kernel that the store lacks is compiled again.
+
+    By a process that stands by after that, unless `standby` is False; see `CompileOptions.standby`.
 
     Raises
     ------
@@ -75,7 +82,8 @@ def grouped_dispatched(
     # A pair is in no store before: it is compiled, and the kernels of the next product are chosen meanwhile.
     threads = ThreadPoolExecutor(available_cores(), "kernels")
     try:
-        chosen = [_chosen(source, times, store, named, threads) for source, times in products]
+        build = partial(_built, store=store, named=named, standby=standby)
+        chosen = [_chosen(source, times, build, threads) for source, times in products]
         return [each.dispatched() for each in chosen]
     finally:
         threads.shutdown(cancel_futures=True)
@@ -111,12 +119,15 @@ class _Chosen:
 
 
 def _chosen(
-    source: MeasuredTable, times: GroupedTimes, store: ArtifactStore, named: Named, threads: ThreadPoolExecutor
+    source: MeasuredTable,
+    times: GroupedTimes,
+    build: Callable[[MeasuredTable, GroupedTimes, GroupedStretch], tuple[str, Kernel, Path]],
+    threads: ThreadPoolExecutor,
 ) -> _Chosen:
     expected = outlook(times)
     found = grouped_stretches(expected, choose_grouped(expected))
     serving = {_of(each): each for each in found if each.kernel is not None}
-    building = {which: threads.submit(_built, source, times, each, store, named) for which, each in serving.items()}
+    building = {which: threads.submit(build, source, times, each) for which, each in serving.items()}
     return _Chosen(source, times, found, building)
 
 
@@ -126,7 +137,12 @@ def _of(stretch: GroupedStretch) -> tuple[int | None, Second | None]:
 
 
 def _built(
-    source: MeasuredTable, times: GroupedTimes, stretch: GroupedStretch, store: ArtifactStore, named: Named
+    source: MeasuredTable,
+    times: GroupedTimes,
+    stretch: GroupedStretch,
+    store: ArtifactStore,
+    named: Named,
+    standby: bool,
 ) -> tuple[str, Kernel, Path]:
     """The kernel of a range, or the two of a pair as one: see `built_kernel`."""
     space, configurations = source.space, [times.configurations[number] for number in stretch.kernels]
@@ -139,7 +155,7 @@ def _built(
         configuration = pair_of(configurations[0], configurations[1], stretch.second.rule)
     of_table = f"table {source.name}"
     wanted = Wanted(space, space_hash, configuration, times.product, source.versions, of_table)
-    return built_kernel(wanted, find_device(source.device).arch, store, known)
+    return built_kernel(wanted, find_device(source.device).arch, store, known, standby)
 
 
 def _measured(times: GroupedTimes, stretch: Stretch) -> bool:

@@ -239,6 +239,7 @@ def make_bundle(
     named: Named = NONE_NAMED,
     dispatched: Sequence[Dispatched] = (),
     grouped: Sequence[GroupedDispatched] = (),
+    standby: bool = CompileOptions.standby,
 ) -> Bundle:
     """Write a bundle of what was decided; a kernel that the store lacks is compiled again.
 
@@ -256,6 +257,8 @@ def make_bundle(
         Products whose kernel is chosen by ranges of m, one each.
     grouped
         Grouped products, one each.
+    standby
+        Whether a process may stand by for what is compiled, as `CompileOptions.standby` says.
 
     Raises
     ------
@@ -280,7 +283,7 @@ def make_bundle(
     for each in ranged:
         for digest, (kernel, path) in each.kernels.items():
             hold(kernels, digest, kernel, path)
-    decisions = decisions_of(outcomes, kernels, arch, store, named)
+    decisions = decisions_of(outcomes, kernels, arch, store, named, standby)
     return write_bundle(
         out,
         arch,
@@ -307,6 +310,7 @@ def decisions_of(
     arch: str,
     store: ArtifactStore,
     named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
 ) -> list[Decision]:
     """The decisions of outcomes, whose kernels are put among those of a bundle by `hold`.
 
@@ -319,13 +323,19 @@ def decisions_of(
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
-            digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
+            digest, kernel, shared_object = kernel_of(outcome, arch, store, named, standby)
             hold(kernels, digest, kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
     return decisions
 
 
-def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:
+def kernel_of(
+    outcome: Outcome,
+    arch: str,
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
+) -> tuple[str, Kernel, Path]:
     """The kernel of an outcome that chose ours: its digest, its record in a bundle, and where it lies.
 
     Raises
@@ -345,7 +355,7 @@ def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = 
         f"study {outcome.evidence.study}",
         outcome.library,
     )
-    return built_kernel(wanted, arch, store, named)
+    return built_kernel(wanted, arch, store, named, standby)
 
 
 @dataclass(frozen=True)
@@ -376,7 +386,11 @@ class Wanted:
 
 
 def built_kernel(
-    wanted: Wanted, arch: str, store: ArtifactStore, named: Named = NONE_NAMED
+    wanted: Wanted,
+    arch: str,
+    store: ArtifactStore,
+    named: Named = NONE_NAMED,
+    standby: bool = CompileOptions.standby,
 ) -> tuple[str, Kernel, Path]:
     """The digest of a kernel, its record in a bundle, and where it lies; one that the store lacks is compiled again.
 
@@ -396,7 +410,7 @@ def built_kernel(
     if artifact is None and template.loader:
         artifact = describe(template, key, store)
     elif artifact is None:
-        artifact = _compile(template, key, store, wanted.problem)
+        artifact = _compile(template, key, store, wanted.problem, standby)
     if not artifact.ok:
         raise ExportError(f"the kernel of {wanted.problem} does not compile any more: {artifact.error}")
     kernel = Kernel(
@@ -412,13 +426,16 @@ def built_kernel(
     return key.digest, kernel, artifact.path
 
 
-def _compile(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, problem: Problem) -> Artifact:
+def _compile(
+    template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, problem: Problem, standby: bool
+) -> Artifact:
     if key.compiler != version(COMPILER):
         raise ExportError(
             f"the kernel of {problem} is not in the store {store.root}, and the compiler that made it "
             f"({COMPILER} {key.compiler or 'unknown'}) is not the one installed ({version(COMPILER)})"
         )
-    with CompilePool(template, key.signature, key.arch, store, CompileOptions(processes=1)) as pool:
+    options = CompileOptions(processes=1, standby=standby)
+    with CompilePool(template, key.signature, key.arch, store, options) as pool:
         made = pool.submit(key.configuration).result()
     if not isinstance(made, Artifact):
         raise ExportError(f"the kernel of {problem} does not compile any more: {made.error}")

@@ -6,15 +6,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tilescout.experiments.commands.export import ranges_of_tokens
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.export import from_studies
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
 from tilescout.search.export.ranges import Range
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ExportError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.templates import find_template
 
+export_command = import_module("tilescout.experiments.commands.export")
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "tests" / "search" / "kernels"
 
@@ -64,6 +74,7 @@ if __name__ == "__main__":
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+RunCommand = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +201,28 @@ def test_what_can_not_be_exported_is_refused_in_one_line(export: Run, tmp_path: 
     (tmp_path / "result.json").write_text("not JSON")
     assert "is no JSON" in refused(export("--study", "result.json", "--out", "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("given", "standby"), [((), True), (("--no-standby",), False)])
+def test_a_kernel_that_the_store_lacks_is_compiled_by_a_process_that_stands_by_unless_told_otherwise(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], standby: bool
+) -> None:
+    template, problem = find_template("gemm_sm90"), GemmProblem(512, 512, 512)
+    evidence = Evidence(
+        "study", "faster", 0.9, 0.8, 1.0, 12, "a test", {from_studies.COMPILER: version(from_studies.COMPILER)}
+    )
+    default = template.default(problem, find_device("h200"))
+    outcome = Outcome(problem, template.name, template.source_hash, "h200", Choice.OURS, evidence, default)
+    asked: list[CompileOptions] = []
+
+    def refuse(*arguments: object) -> None:
+        asked.extend(each for each in arguments if isinstance(each, CompileOptions))
+        raise ExportError("nothing is compiled here")
+
+    monkeypatch.setattr(from_studies, "CompilePool", refuse)
+    monkeypatch.setattr(export_command, "read_outcomes", lambda *_: from_studies.Decided([outcome], {}))
+    run("export", "--store", str(tmp_path), "--out", str(tmp_path / "bundle"), *given, code=2)
+    assert [options.standby for options in asked] == [standby]
 
 
 def test_ranges_between_numbers_of_tokens_are_not_called_proven() -> None:
