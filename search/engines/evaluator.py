@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import cached_property
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import Engine, Task
-from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
+from tilescout.search.engines.library_candidates import Candidate, best_of_own, fastest_candidate, own_candidates
 from tilescout.search.engines.peers import timed_peer
 from tilescout.search.engines.races import Racetrack, compiled_again
-from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, Peer
+from tilescout.search.measure.library_best import BESIDE, CANDIDATES, CUBLASLT, LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.arguments import check_kinds
@@ -272,6 +272,21 @@ class Evaluator(Closing):
             return None
         self._beside[BESIDE] = found.task
         return found.best
+
+    @cached_property
+    def own_candidates(self) -> Sequence[int]:
+        """Indices of the library's candidates where the kernels are its own, its first guess first; else none."""
+        return own_candidates(self.template, self.space)
+
+    def best_of_own(self, measured: Mapping[int, Measurement]) -> LibraryBest | None:
+        """The fastest of `own_candidates` by what was measured of them; None if the kernels are not the library's own.
+
+        Raises
+        ------
+        CannotMeasureError
+            If none of them was timed.
+        """
+        return best_of_own(self.template, self.space, self.provenance.versions.get(CUBLASLT, ""), measured)
 
     def _fastest_candidate(self, count: int) -> Candidate | None:
         with self._asking:

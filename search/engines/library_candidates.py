@@ -1,8 +1,8 @@
 """Time the kernels among which the library itself would choose, by an engine of another space's kernels."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import model_for
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.measure.library_best import CANDIDATES, LibraryBest
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.race import Estimate
-from tilescout.spaces.errors import ModelError, one_line
+from tilescout.spaces.cublaslt.algorithms import LIBRARY
+from tilescout.spaces.errors import DeviceError, ModelError, SpaceError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
@@ -91,6 +93,37 @@ def listed_candidates(engine: Engine, gpu: int, problem: Problem, library_us: fl
     return Listed(listed.library, listed.version, template, tasks)
 
 
+def known_or_why(ask: Callable[[], LibraryBest | None]) -> tuple[LibraryBest | None, str]:
+    """The library's best as a call tells it; or None, and why it is not known."""
+    try:
+        return ask(), ""
+    except (CannotMeasureError, SpaceError, DeviceError) as error:
+        return None, one_line(error)
+
+
+def own_candidates(template: KernelTemplate, space: SearchSpace) -> list[int]:
+    """Indices of the library's candidates where a space is of its own kernels, its first guess first; else none."""
+    return [space.index(template.default_in(space)), *template.first_in(space)] if template.loader else []
+
+
+def best_of_own(
+    template: KernelTemplate, space: SearchSpace, version: str, measured: Mapping[int, Measurement]
+) -> LibraryBest | None:
+    """The fastest of the library's candidates that were measured in a space of its own kernels; None in another space.
+
+    What that took is not counted again.
+
+    Raises
+    ------
+    CannotMeasureError
+        If none of them was timed.
+    """
+    if not (listed := own_candidates(template, space)):
+        return None
+    tried = [(space[index], measured[index]) for index in listed if index in measured]
+    return replace(_fastest(LIBRARY, version, template, tried), gpu_seconds=0.0)
+
+
 def _promising(template: KernelTemplate, space: SearchSpace | None, count: int) -> list[Configuration]:
     """The kernels that the library would choose among, and of the others those that are expected to be fastest."""
     if space is None:
@@ -104,8 +137,7 @@ def _promising(template: KernelTemplate, space: SearchSpace | None, count: int) 
         expected = load_model(path)[0].predict(space_features(space, template)).mean
     except ModelError as error:
         raise CannotMeasureError(one_line(error)) from error
-    first = [space.index(template.default_in(space)), *template.first_in(space)]
-    order = dict.fromkeys([*first, *map(int, np.argsort(expected, kind="stable"))])
+    order = dict.fromkeys([*own_candidates(template, space), *map(int, np.argsort(expected, kind="stable"))])
     return [space[index] for index in list(order)[:count]]
 
 
@@ -126,19 +158,33 @@ def fastest_candidate(
         return None
     tasks = listed.tasks
     measured = engine.measure(gpu, tasks).result()
-    timed = {at: each.timing for at, each in enumerate(measured) if each.timing is not None}
+    tried = [(task.configuration, each) for task, each in zip(tasks, measured, strict=True)]
+    best = _fastest(listed.library, listed.version, listed.template, tried)
+    return Candidate(best, next(task for task in tasks if task.configuration == best.configuration))
+
+
+def _fastest(
+    library: str, version: str, template: KernelTemplate, tried: Sequence[tuple[Configuration, Measurement]]
+) -> LibraryBest:
+    """The fastest of a library's candidates.
+
+    Raises
+    ------
+    CannotMeasureError
+        If none of them worked.
+    """
+    timed = {configuration: each.timing for configuration, each in tried if each.timing is not None}
     if not timed:
-        why = next((each.error for each in measured if each.error), "none was timed")
-        raise CannotMeasureError(f"none of {number_of(len(tasks), 'candidate')} of {listed.library} worked: {why}")
-    at = min(timed, key=lambda at: timed[at].ratio)
-    timing = timed[at]
-    best = LibraryBest(
-        library=listed.library,
-        version=listed.version,
-        space=listed.template.name,
-        configuration=tasks[at].configuration,
-        listed=len(tasks),
+        why = next((each.error for _, each in tried if each.error), "none was timed")
+        raise CannotMeasureError(f"none of {number_of(len(tried), 'candidate')} of {library} worked: {why}")
+    fastest = min(timed, key=lambda configuration: timed[configuration].ratio)
+    timing = timed[fastest]
+    return LibraryBest(
+        library=library,
+        version=version,
+        space=template.name,
+        configuration=fastest,
+        listed=len(tried),
         ratio=Estimate(timing.ratio, timing.ratio_low, timing.ratio_high),
-        gpu_seconds=sum(each.gpu_seconds for each in measured),
+        gpu_seconds=sum(each.gpu_seconds for _, each in tried),
     )
-    return Candidate(best, tasks[at])

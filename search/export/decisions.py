@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from tilescout.costmodel.roofline import Roofline
-from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.library_best import CUBLASLT, LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.race import Estimate, RaceOptions
@@ -24,7 +24,6 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 # A kernel whose time over the library's is at most 1 + this, with 95 % confidence, is as good as the library: the same
 # threshold at which a race calls two candidates equal.
 INDIFFERENCE = RaceOptions().indifference
-CUBLASLT = "cublaslt"  # the library in the versions of a study
 
 
 class Choice(StrEnum):

@@ -11,6 +11,9 @@ from tilescout.spaces.knobs import Configuration
 CANDIDATES = 8
 """Kernels of the library that are timed unless more are asked for: as many as the heuristic of cuBLASLt lists."""
 
+CUBLASLT = "cublaslt"
+"""The library in the versions of a provenance."""
+
 BESIDE = -1
 """The number in a race of the library's best, which runs beside the configurations and can't win; none has it.
 

@@ -151,7 +151,7 @@ class Race:
     gpu_seconds
         Seconds of GPU time that they took.
     beside
-        Time over the library's of what ran in every round beside the candidates and can't win, by index.
+        Time over the library's of what was to run in every round beside the candidates, by index.
     over_beside
         The answer's time over each of these, measured in the same rounds.
     elsewhere
@@ -180,7 +180,7 @@ class Race:
 
     def seconds_of(self, index: int) -> float:
         """The share of a configuration in the race's GPU time; all that run in a round count the same."""
-        runs = sum(self.ran.values()) + self.rounds * len(self.beside)
+        runs = sum(self.ran.values()) + self.rounds * len(self.beside.keys() - self.ran.keys())
         return self.gpu_seconds * self.ran[index] / runs if index in self.ran else 0.0
 
     def verdict(self, peer: str = "the library") -> str:
@@ -250,7 +250,7 @@ def race_fastest(
 
     racing = close[: options.candidates]
     pair_us = [(1 + timings[index].ratio) * best.library_us for index in {*racing, default}]
-    asked = options.over(sum(pair_us) + 2 * best.library_us * len(beside))
+    asked = options.over(sum(pair_us) + 2 * best.library_us * len({*beside} - {*racing, default}))
     race = run_race(racing, default, measure_timed, asked, seed, beside, early)
     return replace(race, gpu_seconds=gpu_seconds)
 
@@ -288,12 +288,13 @@ def run_race(
     seed
         Of the order in the rounds and of the draws that tell the probability.
     beside
-        Indices of what else runs in every round, and neither wins nor is dropped.
+        Indices of what else runs in every round, and neither wins nor is dropped. A candidate among them is measured
+        once, as a candidate.
     early
         Whether the default may win before `RaceOptions.fewest` heats, as it is the safer answer.
     """
     runners = list(dict.fromkeys([*candidates, default]))
-    measured = [*runners, *beside]
+    measured = list(dict.fromkeys([*runners, *beside]))
     logs = np.empty((0, options.look, len(measured)))
     racing, at_default = list(range(len(runners))), runners.index(default)
     begun = time.monotonic()
@@ -318,7 +319,7 @@ def run_race(
             break
     correlated = correlation(logs)
     answer = leader if proven else at_default
-    besides = list(enumerate(beside, len(runners)))
+    besides = [(measured.index(each), each) for each in beside]
 
     def ratio(at: int) -> Estimate:
         return _estimate(mean_of_heats(ran(logs, [at])[:, :, 0], correlated, options.noise))

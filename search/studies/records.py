@@ -233,14 +233,15 @@ class StudyResult:
     def over_library_best(self) -> Estimate | None:
         """The best configuration's speed over the library's best; None if one of the two is not known.
 
-        By the rounds of the race that both ran in; else by what each told alone.
+        By the rounds of the race that both ran in; else by what each told alone. Of itself it has the speed 1.
         """
         best, library = self.best, self.library_best
-        timing = best.measurement.timing if best is not None else None
-        if timing is None or library is None:
+        if best is None or (timing := best.measurement.timing) is None or library is None:
             return None
         if library.over is not None:
             return library.over.inverse()
+        if (library.space, library.configuration) == (self.info.space, best.configuration):
+            return Estimate(1.0, 1.0, 1.0)
         return library.speed_of(Estimate(timing.ratio, timing.ratio_low, timing.ratio_high))
 
     @property

@@ -17,6 +17,7 @@ import optuna
 
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.library_candidates import known_or_why
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, as_raced
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, import_ahead, race_fastest
@@ -39,7 +40,7 @@ from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.arguments import check_kinds
 from tilescout.spaces.checking import check_number
-from tilescout.spaces.errors import MALFORMED, DeviceError, SamplerError, SpaceError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, SamplerError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
@@ -198,7 +199,7 @@ def run_study(
     check_kinds(SamplerError, evaluator=(evaluator, Evaluator), options=(options, TuneOptions))
     clock = WallClock(evaluator)
     # The GPU is ready before the sampler is, and has nothing else to do.
-    ask_library = partial(_library_best, evaluator, options.library_kernels)
+    ask_library = partial(known_or_why, partial(evaluator.library_best, options.library_kernels))
     library_answer = in_thread(ask_library, "candidates").result if evaluator.has_gpu else ask_library
     space, sampler = evaluator.space, _ready_sampler(evaluator, options)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
@@ -237,19 +238,12 @@ def run_study(
             lane = Lane(study, evaluator, info.library_us, audience.show, in_full, tuner)
             stopped = search(lane, options.budget)
         except KeyboardInterrupt as interrupt:
-            told = audience.cut_short(space)
-            so_far = StudyResult(info, told, clock.seconds, library_best=library_best, no_library_best=unknown)
-            raise SearchInterrupted(so_far) from interrupt
+            told = StudyResult(info, audience.cut_short(space), clock.seconds)
+            raise SearchInterrupted(_with_library(evaluator, told, library_best, unknown)) from interrupt
         found, earlier = finished_trials(study, space), {trial.number for trial in before}
         clock.end_search([trial for trial in found if trial.number not in earlier])
-        result = StudyResult(
-            info,
-            found,
-            clock.seconds,
-            stopped=stopped or "",
-            library_best=library_best,
-            no_library_best=unknown,
-        )
+        result = StudyResult(info, found, clock.seconds, stopped=stopped or "")
+        result = _with_library(evaluator, result, library_best, unknown)
         result = _with_finals(evaluator, options, result, clock, on_phase, meet)
         record_result(study, result)
         on_result(result)
@@ -286,6 +280,14 @@ def _ready_sampler(evaluator: Evaluator, options: TuneOptions) -> SpaceSampler:
         sampler.find_stored(evaluator.stored(), evaluator.stock(), evaluator.kernels)
     sampler.get_ready()
     return sampler
+
+
+def _with_library(evaluator: Evaluator, result: StudyResult, best: LibraryBest | None, unknown: str) -> StudyResult:
+    """The result with the library's best, or why it is not known; where all kernels are its own, trials tell it."""
+    if best is None and not unknown:
+        measured = {trial.index: trial.measurement for trial in result.trials}
+        best, unknown = known_or_why(lambda: evaluator.best_of_own(measured))
+    return replace(result, library_best=best, no_library_best=unknown)
 
 
 def _with_finals(
@@ -366,14 +368,16 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     if default not in timed or not evaluator.measures_anew:
         return result
     best, peers = result.library_best, {BESIDE - at: peer for at, peer in enumerate(result.peers, start=1)}
-    others = [*([] if best is None else [BESIDE]), *(number for number, peer in peers.items() if not peer.error)]
+    is_trial = best is not None and best.space == result.info.space
+    at_best = evaluator.space.index(best.configuration) if best is not None and is_trial else BESIDE
+    others = [*([] if best is None else [at_best]), *(number for number, peer in peers.items() if not peer.error)]
     for beside in [others, ()] if others else [()]:  # a kernel of others must not cost us the race
         try:
             race = race_fastest(timed, default, evaluator.race, options.race, options.seed, beside, evaluator.elsewhere)
         except CannotMeasureError as error:
             result = replace(result, not_raced=str(error))
             continue
-        best = None if best is None else as_raced(best, race)
+        best = None if best is None else as_raced(best, race, at_best)
         raced = tuple(as_raced(peer, race, number) for number, peer in peers.items())
         return replace(result, race=race, library_best=best, peers=raced, not_raced="")
     return result
@@ -391,14 +395,6 @@ def in_thread(call: Callable[[], Result], name: str) -> "Future[Result]":
 
     threading.Thread(target=make, name=name, daemon=True).start()
     return future
-
-
-def _library_best(evaluator: Evaluator, count: int) -> tuple[LibraryBest | None, str]:
-    """The library's best candidate, timed now or as it was recorded; or None, and why it is not known."""
-    try:
-        return evaluator.library_best(count), ""
-    except (CannotMeasureError, SpaceError, DeviceError) as error:
-        return None, one_line(error)
 
 
 def _try_like(study: optuna.Study, evaluator: Evaluator, best: LibraryBest) -> None:

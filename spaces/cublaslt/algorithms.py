@@ -16,6 +16,8 @@ from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.loaders import Listing
 
+LIBRARY = "cuBLASLt"
+"""The name of the library."""
 SPLITS = (*range(2, 13), 16, 24, 32)
 """Splits of k that are asked about, where an algorithm can split at all; the heuristic may name others."""
 REDUCTIONS = (1, 2, 4)
@@ -202,7 +204,7 @@ def listing(operation: Operation, guesses: int | None, most: int = MOST_ASKED) -
         raise SpaceError(f"cuBLASLt {operation.library.version} has algorithms whose numbers no knob here can have")
     return Listing(
         rows=rows,
-        library="cuBLASLt",
+        library=LIBRARY,
         version=operation.library.version,
         asked=census.asked,
         complete=census.asked < most and len(rows) == len(found),

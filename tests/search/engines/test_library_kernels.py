@@ -4,27 +4,36 @@ The library is one in C that runs on the host; see `fake_cublaslt`.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.search.tables.invented_card import card_of
+from tilescout.experiments.commands.printing import print_result
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.library_candidates import known_or_why
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.places import study_store
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tracking.fields import result_metrics
+from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.terminal import Console
 
 PROBLEM = GemmProblem(48, 64, 40)
 OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=60)
@@ -120,8 +129,8 @@ def test_layouts_batches_epilogues_and_types_are_told_to_the_library(engine: Loc
     assert outcome.ok, outcome.error
 
 
-def test_a_search_tries_the_guesses_first_and_races_the_best_against_the_first(
-    engine: LocalEngine, tmp_path: Path
+def test_a_search_tries_the_guesses_first_and_states_its_speed_over_the_best_of_them(
+    engine: LocalEngine, host_library: ModuleType, tmp_path: Path
 ) -> None:
     with Evaluator(engine, PROBLEM) as evaluator:
         result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=8), tmp_path / "studies"))
@@ -133,6 +142,34 @@ def test_a_search_tries_the_guesses_first_and_races_the_best_against_the_first(
     assert result.default is not None
     assert result.default.index in result.race.ratios
     assert result.info.default["guess"] == 1
+    best = result.library_best
+    assert best is not None
+    assert best.over is not None
+    assert (best.name, best.space) == ("cuBLASLt's best of 3", "host_cublaslt")
+    assert best.version == result.info.provenance.versions.get("cublaslt", "")
+    listed = {trial.index: trial for trial in result.trials if trial.configuration["guess"]}
+    [index] = [index for index, trial in listed.items() if trial.configuration == best.configuration]
+    assert result.race.beside == {index: best.ratio}
+    assert result.over_library_best == best.over.inverse()
+    assert best.gpu_seconds == 0  # its trials are counted
+    assert sum(map(result.race.seconds_of, (trial.index for trial in result.trials))) <= result.race.gpu_seconds
+    out = StringIO()
+    print_result(result, Console(file=out, width=200))
+    assert f"{result.over_library_best.value:.4f}" in out.getvalue()
+    assert "of the speed of cuBLASLt's best of 3, in the race" in out.getvalue()
+    assert result_metrics(result)["best_speedup_over_library_best"] == result.over_library_best.value
+    assert "cuBLASLt's best of 3" in to_html(result)
+    assert result.to_dict()["library_best"]["speedup_of_best"]["value"] == result.over_library_best.value
+    assert study_store(tmp_path / "studies").read(result.info.name).over_library_best == result.over_library_best
+
+
+def test_where_none_of_the_librarys_candidates_works_the_reason_is_told(engine: LocalEngine) -> None:
+    with Evaluator(engine, PROBLEM) as evaluator:
+        failed = Measurement(Status.WRONG, "relative error 0.7")
+        best, unknown = known_or_why(lambda: evaluator.best_of_own({evaluator.own_candidates[1]: failed}))
+
+    assert best is None
+    assert unknown == "none of 1 candidate of cuBLASLt worked: relative error 0.7"
 
 
 def test_a_recorded_table_is_replayed_where_no_library_can_be_asked(
@@ -154,6 +191,16 @@ def test_a_recorded_table_is_replayed_where_no_library_can_be_asked(
 
     assert len(replay.space(table.problems[0])) == len(space)
     assert result.trials[0].configuration == engine.default(PROBLEM)
+    assert result.best is not None
+    assert result.best.measurement.timing is not None
+    assert result.library_best is not None
+    assert result.library_best.over is None
+    ratio = min(trial.measurement.timing.ratio for trial in result.trials[:3] if trial.measurement.timing)
+    assert result.library_best.ratio.value == ratio
+    assert result.over_library_best is not None
+    assert result.over_library_best.value == pytest.approx(ratio / result.best.measurement.timing.ratio)
+    itself = replace(result, library_best=replace(result.library_best, configuration=result.best.configuration))
+    assert itself.over_library_best == Estimate(1, 1, 1)
     with pytest.raises(CannotMeasureError, match="no library can be asked"):
         replay.listing(0, template, PROBLEM, 8).result()
     with pytest.raises(CannotMeasureError, match="no library can be asked"):

@@ -350,6 +350,18 @@ def test_what_runs_beside_is_in_every_round_and_neither_wins_nor_is_dropped() ->
     assert not race({1: 1.0, DEFAULT: 1.05}).beside
 
 
+def test_a_candidate_that_runs_beside_the_others_too_is_measured_once_and_its_own_speed_is_1() -> None:
+    rounds = Rounds({1: 1.0, 2: 1.1, DEFAULT: 1.05}, drift=0.0)
+
+    found = run_race([1, 2], DEFAULT, rounds.measure, OPTIONS, 0, beside=(2, 1))
+
+    assert rounds.asked[0][0] == (1, 2, DEFAULT)
+    assert found.beside == {2: found.ratios[2], 1: found.ratios[1]}
+    assert found.over_beside[1] == Estimate(1, 1, 1)
+    assert found.over_beside[2].low < 1 / 1.1 < found.over_beside[2].high
+    assert sum(map(replace(found, gpu_seconds=1.0).seconds_of, found.ran)) == pytest.approx(1)
+
+
 def test_on_other_hosts_the_time_over_the_librarys_is_less_certain_and_the_verdict_says_it() -> None:
     found = race({1: 0.8, DEFAULT: 0.9}, noise=0.002)
     here, elsewhere = found.ratios[found.answer], found.elsewhere
