@@ -1,6 +1,8 @@
 """``tilescout measure``: compile and measure given configurations on the GPU."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,15 +19,19 @@ from tilescout.experiments.commands.options import (
     store_option,
 )
 from tilescout.experiments.commands.outputs import check_result, console_beside, write_result
-from tilescout.experiments.commands.printing import print_measurements
+from tilescout.experiments.commands.printing import not_known, print_measurements
 from tilescout.experiments.progress import counted
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.engines.library_candidates import known_or_why
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, ProtocolOptions
 from tilescout.search.studies.folders import artifacts
+from tilescout.search.studies.records import described_library_best
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.templates import load_template
 from tilescout.spaces.workloads import load_workload
@@ -61,6 +67,8 @@ def measure(
 ) -> int:
     """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU.
 
+    The library's own candidates are timed beside, where it has a list of them.
+
     The exit code is 1 if all of them failed.
     """
     check_result(json_path)
@@ -78,19 +86,32 @@ def measure(
     ):
         configurations = chosen(template, evaluator.space, settings, sample, seed)
         pending = [evaluator.space.index(configuration) for configuration in configurations]
-        outcomes = evaluate(evaluator, pending)
-        measured = dict(counted(outcomes, "measure", len(pending)))
+        tried = list(dict.fromkeys([*pending, *evaluator.own_candidates]))
+        measured = dict(counted(evaluate(evaluator, tried), "measure", len(tried)))
+        best, unknown = known_or_why(lambda: evaluator.best_of_own(measured) or evaluator.library_best())
         rows = [(evaluator.space[index], measured[index]) for index in pending]
         title = f"{space} {parsed}: {evaluator.provenance.description}"
         library = load_workload(template.workload).library(parsed)
-        print_measurements(parsed, library, evaluator.library_us(), rows, title, console_beside(json_path))
+        library_us, console = evaluator.library_us(), console_beside(json_path)
+        print_measurements(parsed, library, library_us, rows, title, console, best)
+        if unknown:
+            console.say(not_known(unknown))
         if json_path is not None:
-            records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]
+            records = [{"configuration": dict(c), "measurement": m.to_dict(), **_speeds(m, best)} for c, m in rows]
             result = {
                 "problem": str(parsed),
                 "objective": str(engine.objective),
-                "library_us": evaluator.library_us(),
+                "library_us": library_us,
+                "library_best": described_library_best(best, unknown, parsed, library_us),
                 "measurements": records,
             }
             write_result(json_path, result)
     return int(all(measurement.failed for _, measurement in rows))
+
+
+def _speeds(measurement: Measurement, best: LibraryBest | None) -> dict[str, Any]:
+    """The speeds of a kernel over the library and over its best candidate, as far as they are known."""
+    if (timing := measurement.timing) is None:
+        return {}
+    over = {} if best is None else {"speedup_over_library_best": asdict(best.speed_of_timed(timing))}
+    return {"speedup_over_library": 1 / timing.ratio, **over}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.noise import unexplained
@@ -25,15 +26,12 @@ def print_result(result: StudyResult, console: Console) -> None:
     for name, trial in shown.items():
         if trial is not None:
             table.add_row(name, *_cells(info.problem, trial.measurement))
-    _add_library(table, info.problem, info.library, info.library_us)
+    _add_timed(table, info.problem, info.library, 1.0, info.library_us)
     if (library := result.library_best) is not None:
-        time_us = library.ratio.value * info.library_us
-        speed = f"{1 / library.ratio.value:.3f}"
-        table.add_row(library.name, f"{time_us:.2f}", "", _rate(info.problem, time_us), speed)
+        _add_timed(table, info.problem, library.name, library.ratio.value, info.library_us)
     for peer in result.peers:
         if peer.ratio is not None:
-            time_us, speed = peer.ratio.value * info.library_us, f"{1 / peer.ratio.value:.3f}"
-            table.add_row(peer.name, f"{time_us:.2f}", "", _rate(info.problem, time_us), speed)
+            _add_timed(table, info.problem, peer.name, peer.ratio.value, info.library_us)
     if (roofline := result.roofline) is not None:
         against = f"{info.library_us / roofline.time_us:.3f}"
         table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
@@ -52,7 +50,7 @@ def print_result(result: StudyResult, console: Console) -> None:
         how = "in the race" if result.library_best.over is not None else "not raced"
         console.say(f"best: {_spoken(over)} of the speed of {plain(result.library_best.name)}, {how}")
     elif result.no_library_best:
-        console.say(f"the library's best is not known: {plain(result.no_library_best)}")
+        console.say(not_known(result.no_library_best))
     for peer in result.peers:
         if peer.error:
             console.say(f"{plain(peer.name)}: {plain(peer.error)}")
@@ -84,6 +82,11 @@ def library_best_cell(baseline: Baseline) -> str:
     return "" if speed is None else f"{speed:.3f}"
 
 
+def not_known(why: str) -> str:
+    """The sentence that tells why the library's best is not known."""
+    return f"the library's best is not known: {plain(why)}"
+
+
 def _seen(guide: Mapping[str, Any]) -> str:
     """Whether a cost model was trained on the problem, as a clause."""
     knows = {True: "was trained on this very problem", False: "never saw this problem"}
@@ -101,13 +104,20 @@ def print_measurements(
     rows: Sequence[tuple[Configuration, Measurement]],
     title: str,
     console: Console,
+    best: LibraryBest | None = None,
 ) -> None:
-    """Measured configurations, the fastest first, the failed ones last."""
+    """Measured configurations, the fastest first, the failed ones last; beside them the library and its best."""
     table = _table(title, problem, library)
+    if best is not None:
+        table.add_column(f"vs {best.library}'s best", justify="right", no_wrap=True)
     ordered = sorted(rows, key=lambda row: row[1].time_us)
     for number, (_, measurement) in enumerate(ordered, start=1):
-        table.add_row(str(number), *_cells(problem, measurement))
-    _add_library(table, problem, library, library_us)
+        timing = measurement.timing
+        over = f"{best.speed_of_timed(timing).value:.3f}" if best is not None and timing is not None else ""
+        table.add_row(str(number), *_cells(problem, measurement), *[over] * (best is not None))
+    _add_timed(table, problem, library, 1.0, library_us, *([] if best is None else [f"{best.ratio.value:.3f}"]))
+    if best is not None:
+        _add_timed(table, problem, best.name, best.ratio.value, library_us, "1.000")
     console.print(table)
     for number, (configuration, measurement) in enumerate(ordered, start=1):
         console.say(f"{number}: {_described(configuration, measurement)}")
@@ -122,8 +132,10 @@ def _table(title: str, problem: Problem, library: str, unit: str = "µs") -> Gri
     return table
 
 
-def _add_library(table: Grid, problem: Problem, library: str, library_us: float) -> None:
-    table.add_row(library, f"{library_us:.2f}", "", _rate(problem, library_us), "1.000")
+def _add_timed(table: Grid, problem: Problem, name: str, ratio: float, library_us: float, *more: str) -> None:
+    """Add a kernel that takes `ratio` of the library's time."""
+    time_us = ratio * library_us
+    table.add_row(name, f"{time_us:.2f}", "", _rate(problem, time_us), f"{1 / ratio:.3f}", *more)
 
 
 def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:

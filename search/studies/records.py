@@ -242,7 +242,7 @@ class StudyResult:
             return library.over.inverse()
         if (library.space, library.configuration) == (self.info.space, best.configuration):
             return Estimate(1.0, 1.0, 1.0)
-        return library.speed_of(Estimate(timing.ratio, timing.ratio_low, timing.ratio_high))
+        return library.speed_of_timed(timing)
 
     @property
     def over_peers(self) -> dict[str, Estimate]:
@@ -340,6 +340,21 @@ def named_bandwidth(library: str, ratio: float) -> dict[str, float]:
     return {"bandwidth_fraction": 1 / ratio} if library == COPY else {}
 
 
+def described_library_best(
+    best: LibraryBest | None, unknown: str, problem: Problem, library_us: float
+) -> dict[str, Any] | None:
+    """The library's best, or why it is not known, ready for JSON; None where there is no list of candidates."""
+    if best is None:
+        return {"unknown": unknown} if unknown else None
+    time_us = best.ratio.value * library_us
+    return best.to_dict() | {
+        "name": best.name,
+        "time_us": time_us,
+        **named_rate(problem, time_us),
+        "speedup_over_library": 1 / best.ratio.value,
+    }
+
+
 def spoken(library: str) -> str:
     """The words for the library in a sentence."""
     return "a copy" if library == COPY else "the library"
@@ -363,17 +378,11 @@ def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | No
 
 
 def _describe_library_best(result: StudyResult) -> dict[str, Any] | None:
-    best, info = result.library_best, result.info
-    if best is None:
-        return {"unknown": result.no_library_best} if result.no_library_best else None
-    time_us, over = best.ratio.value * info.library_us, result.over_library_best
-    return best.to_dict() | {
-        "name": best.name,
-        "time_us": time_us,
-        **named_rate(info.problem, time_us),
-        "speedup_over_library": 1 / best.ratio.value,
-        "speedup_of_best": asdict(over) if over is not None else None,
-    }
+    best, info, over = result.library_best, result.info, result.over_library_best
+    told = described_library_best(best, result.no_library_best, info.problem, info.library_us)
+    if best is None or told is None:
+        return told
+    return told | {"speedup_of_best": asdict(over) if over is not None else None}
 
 
 def _describe_race(result: StudyResult) -> dict[str, Any] | None:
