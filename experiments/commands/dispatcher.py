@@ -5,6 +5,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 
 import click
@@ -34,12 +35,13 @@ from tilescout.experiments.commands.outputs import (
     console_beside,
     write_result,
 )
+from tilescout.experiments.commands.printing import not_known
 from tilescout.experiments.progress import waiting
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher, read_dispatcher
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernels, Models, portfolios_of
-from tilescout.search.dispatch.measuring import SWEEPING, Sweep
+from tilescout.search.dispatch.measuring import SWEEPING, Sweep, measure_beside_library
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import read_sweep
 from tilescout.search.dispatch.vendored import is_written, python_text
@@ -276,7 +278,7 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         beside = [stack.enter_context(engine.beside(each)) for each in others]
         versions = {**engine.versions, "protocol": engine.protocol}
         described = engine.provenance.description
-        return measure_dispatcher(
+        return measure_beside_library(
             Sweep(engine, chosen, beside, most_rows=asked.most_rows).wait(), asked.options, described, versions, _watch
         )
 
@@ -301,7 +303,8 @@ def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmP
     source, device = read_sweep(asked.sweep, problem, template)
     replay = f"replayed from {asked.sweep.name}, measured on {device}"
     known = replace(asked.options, most_rows=min(asked.most_rows, max(source.sizes)))  # of more nothing is known
-    return measure_dispatcher(source, known, replay, {})
+    found = measure_dispatcher(source, known, replay, {})
+    return replace(found, no_library_best="the times that are replayed were recorded without it")
 
 
 def models_of(model: Path | None, kernels: Kernels) -> tuple[Models, str]:
@@ -360,6 +363,14 @@ def _told(found: Dispatcher) -> list[str]:
     if found.counts:
         costs = ", ".join(f"{each.kernels}: {each.mean:.2%} ({each.worst:.1%})" for each in found.counts)
         lines.append(f"mean (and worst) regret against all candidates, by number of kernels: {costs}")
+    if speeds := {m: 1 / ratio for m, ratio in found.over_library_best.items()}:
+        least = min(speeds, key=speeds.__getitem__)
+        lines.append(
+            f"over the library's best candidate, at {len(speeds)} of {len(found.points)} measured m: "
+            f"{geometric_mean(speeds.values()):.3f} of its speed on average, {speeds[least]:.3f} at least, at {least:,}"
+        )
+    if found.no_library_best:
+        lines.append(not_known(found.no_library_best))
     if found.regret is not None and found.bound is not None:
         lines.append(
             f"against these kernels and the library, over every m: {found.regret.mean:.2%} on average by the estimate, "
@@ -387,6 +398,12 @@ def _log(found: Dispatcher, asked: DispatcherRequest, place: Path) -> None:
         "ranges": len(found.stretches),
         "sizes": len(found.points),
     }
+    if speeds := [1 / ratio for ratio in found.over_library_best.values()]:
+        metrics |= {
+            "mean_speedup_over_library_best": geometric_mean(speeds),
+            "least_speedup_over_library_best": min(speeds),
+            "known_library_best": float(len(speeds)),
+        }
     for name, regret in (("regret", found.regret), ("bound", found.bound)):
         if regret is not None:
             metrics |= {f"{name}_mean": regret.mean, f"{name}_worst": regret.worst}

@@ -37,6 +37,8 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     shares = [dispatcher.over_library(point) for point in dispatcher.points]
     known = [(m, share) for m, share in zip(sizes, shares, strict=True) if share is not None]
     above.plot(*zip(*known, strict=True), "k-", lw=0.8, label="dispatched")
+    if dispatcher.over_library_best:
+        above.plot(*zip(*dispatcher.over_library_best.items(), strict=True), "kx", label="over the library's best")
     above.axhline(1.0, color="grey", lw=0.8)
     above.set_ylabel("time over the library's")
     above.legend(ncols=3, fontsize="small")

@@ -1,6 +1,7 @@
 """A dispatcher: a few kernels of one product, the ranges of m that each serves, and what that rests on."""
 
 import json
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from tilescout.search.dispatch.glances import corrected_points
 from tilescout.search.dispatch.plan import Regrets, Stretch
 from tilescout.search.dispatch.points import Point, check_numbers, check_order, check_points
 from tilescout.search.dispatch.steps import LibraryKernels
-from tilescout.spaces.checking import check_types
+from tilescout.spaces.checking import check_types, number_of_key
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, fault_of
@@ -80,6 +81,10 @@ class Dispatcher:
         if nothing was measured.
     counts
         What fewer kernels would have cost.
+    over_library_best
+        The time of what serves some measured m over that of the library's best candidate there, by m.
+    no_library_best
+        Why that is not known, or not of more m; empty where there is no list of candidates.
     """
 
     problem: GemmProblem
@@ -98,6 +103,8 @@ class Dispatcher:
     regret: Regrets | None = None
     bound: Regrets | None = None
     counts: tuple[Count, ...] = ()
+    over_library_best: Mapping[int, float] = field(default_factory=dict)
+    no_library_best: str = ""
 
     @property
     def name(self) -> str:
@@ -153,6 +160,8 @@ class Dispatcher:
             "regret": None if self.regret is None else asdict(self.regret),
             "bound": None if self.bound is None else asdict(self.bound),
             "counts": [asdict(count) for count in self.counts],
+            "over_library_best": {str(m): ratio for m, ratio in self.over_library_best.items()},
+            "no_library_best": self.no_library_best,
         }
         return content | {"digest": digest_of(content)}
 
@@ -189,6 +198,10 @@ class Dispatcher:
             regret=None if record["regret"] is None else Regrets(**record["regret"]),
             bound=None if record["bound"] is None else Regrets(**record["bound"]),
             counts=tuple(Count(**count) for count in record["counts"]),
+            over_library_best={
+                number_of_key(m): float(ratio) for m, ratio in record.get("over_library_best", {}).items()
+            },
+            no_library_best=str(record.get("no_library_best", "")),
         )
         check_types(made)
         made.check()
@@ -224,6 +237,10 @@ class Dispatcher:
             raise ValueError(f"it has more than {MOST_KERNELS} kernels, or {LARGEST_M} rows")
         if self.named is not None:
             self.named.check(self.most_rows)
+        if not self.over_library_best.keys() <= {point.m for point in self.points}:
+            raise ValueError("it tells of the library's best at an m that was not measured")
+        if not all(0 < ratio < math.inf for ratio in self.over_library_best.values()):
+            raise ValueError("a time over that of the library's best is no positive number")
         check_order(self.glances)
         check_numbers((*self.points, *self.glances), len(self.kernels), self.most_rows)
         if self.device in DEVICES:

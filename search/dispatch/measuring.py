@@ -6,19 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.dispatch.building import DispatchOptions, Watch, measure_dispatcher
+from tilescout.search.dispatch.dispatcher import Dispatcher
+from tilescout.search.dispatch.glances import spread
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.plan import worth_racing
 from tilescout.search.dispatch.points import Point, Ratio, slowest
 from tilescout.search.dispatch.steps import LibraryKernels
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
-from tilescout.search.engines.library_candidates import library_of
+from tilescout.search.engines.library_candidates import fastest_candidate, known_or_why, library_of
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -35,6 +38,7 @@ _GLANCES, _OF_MANY = 4, 2  # rounds of a glance, and of one at many kernels, of 
 _MANY = 12
 _ASKED = 2048  # problems that the library is asked about together: that takes half a second
 _CHECKED = 3  # kernels that race after a glance
+_BESIDE = 0.05  # of the time of a dispatcher goes to the library's best
 _GPU = 0  # the one of the engine that measures
 
 # A card that waited for a tenth of a second, while a problem is set up, is not back at its power cap after 65 ms: the
@@ -52,6 +56,15 @@ def settling_rounds(library_us: float, racers: int) -> int:
     if library_us < ProtocolOptions.single_us:
         return 0
     return math.ceil(_SETTLING_US / (2 * racers * library_us))
+
+
+def _lengths(library_us: float, racers: int) -> tuple[int, int, int]:
+    """Rounds of a race until the device settles, of its beginning that count, and of its end."""
+    settling = settling_rounds(library_us, racers)
+    if not settling:
+        return 0, ROUNDS, ROUNDS
+    waited, counted = (max(ROUNDS, math.ceil(each / (2 * racers * library_us))) for each in (_WAITED_US, _COUNTED_US))
+    return settling, waited, counted
 
 
 SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0, few_pairs=10))
@@ -254,12 +267,30 @@ class Sweep:
         CannotMeasureError
             If one of the kernels took the measuring process down.
         """
-        round_us = 2 * len(numbers) * point.library_us
-        settling, waited, counted = settling_rounds(point.library_us, len(numbers)), ROUNDS, ROUNDS
-        if settling:
-            waited, counted = (max(ROUNDS, math.ceil(each / round_us)) for each in (_WAITED_US, _COUNTED_US))
+        settling, waited, counted = _lengths(point.library_us, len(numbers))
         rounds = self._rounds(point, numbers, settling + counted, seed)
         return rounds[:waited], rounds[-counted:]
+
+    def over_library_best(self, m: int, number: int | None) -> float | None:
+        """The time of a kernel that is right at m, or of the library, over that of the library's best candidate there.
+
+        By the rounds of one race, on a device at its power cap. None if the library has no list of candidates.
+
+        Raises
+        ------
+        CannotMeasureError, SpaceError, DeviceError
+            If it is not known.
+        """
+        problem = self.kernels.at(m)
+        library_us = self._engine.prepare(_GPU, problem).result()
+        best = fastest_candidate(self._engine, _GPU, problem, library_us)
+        if best is None:
+            return None
+        tasks = [best.task, *self._tasks(problem, [] if number is None else [number], library_us)]
+        settling, _, counted = _lengths(library_us, len(tasks))
+        rounds = self._engine.race(_GPU, tasks, settling + counted, 1, m).result()[-counted:]
+        over = rounds[:, -1] / rounds[:, 0] if number is not None else 1 / rounds[:, 0]
+        return mean_interval(over.tolist())[0]
 
     def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
         """Times over the library's of shape [rounds, numbers]."""
@@ -291,3 +322,37 @@ def _as_raced(ratios: Mapping[int, Ratio], raced: Mapping[int, Ratio]) -> dict[i
         return dict(ratios)
     off = math.exp(median(math.log(each.value / ratios[number].value) for number, each in raced.items()))
     return {**{number: each.times(off) for number, each in ratios.items()}, **raced}
+
+
+def measure_beside_library(
+    sweep: Sweep,
+    options: DispatchOptions,
+    measured_by: str,
+    versions: Mapping[str, str],
+    watch: Watch = lambda point: None,
+) -> Dispatcher:
+    """As `measure_dispatcher`; in the last twentieth of the time the answers race the library's best, at one m or more.
+
+    Raises
+    ------
+    SpaceError
+        As `measure_dispatcher`.
+    """
+    seconds = options.seconds
+    less = replace(options, seconds=None if seconds is None else (1 - _BESIDE) * seconds)
+    found = measure_dispatcher(sweep, less, measured_by, versions, watch)
+    end = None if seconds is None else time.monotonic() + _BESIDE * seconds
+    known = zip((each.name for each in sweep.kernels.templates), sweep.kernels.configurations, strict=True)
+    numbers = {kernel: number for number, kernel in enumerate(known)}
+    serving = [numbers[kernel] for kernel in zip(found.spaces, found.kernels, strict=True)]
+    ratios, unknown = dict[int, float](), ""
+    for m in spread([point.m for point in found.points if found.over_library(point) is not None]):
+        serves = found.find(m)
+        race = partial(sweep.over_library_best, m, None if serves is None else serving[serves])
+        ratio, unknown = known_or_why(race)
+        if ratio is None:
+            break
+        ratios[m] = ratio
+        if end is not None and time.monotonic() > end:
+            break
+    return replace(found, over_library_best=dict(sorted(ratios.items())), no_library_best=unknown)

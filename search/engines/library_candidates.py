@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.texts import number_of
 from tilescout.spaces.workloads import load_workload
+
+Known = TypeVar("Known")
 
 _LONG_US, _FEWEST = 60_000.0, 4
 """Of a long kernel, as many of the library's guesses are timed as launches of its first fit into this time, in µs, but
@@ -93,8 +96,8 @@ def listed_candidates(engine: Engine, gpu: int, problem: Problem, library_us: fl
     return Listed(listed.library, listed.version, template, tasks)
 
 
-def known_or_why(ask: Callable[[], LibraryBest | None]) -> tuple[LibraryBest | None, str]:
-    """The library's best as a call tells it; or None, and why it is not known."""
+def known_or_why(ask: Callable[[], Known | None]) -> tuple[Known | None, str]:
+    """The answer of a call about the library's best; or None, and why it is not known."""
     try:
         return ask(), ""
     except (CannotMeasureError, SpaceError, DeviceError) as error:

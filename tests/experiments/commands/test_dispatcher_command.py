@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tilescout.experiments.commands import dispatcher as command
 from tilescout.experiments.commands.dispatcher import dispatcher, models_of, place_in, print_dispatcher
 from tilescout.experiments.commands.export import export
 from tilescout.search.dispatch.building import DispatchOptions, measure_dispatcher
@@ -66,6 +68,10 @@ def _run(store: Path, *arguments: object) -> str:
     return done.output
 
 
+def _words(said: str) -> str:
+    return " ".join(said.split())
+
+
 @pytest.mark.slow
 def test_recorded_times_give_ranges_a_plot_and_a_python_file(recorded: Path, store: Path, tmp_path: Path) -> None:
     out, plot, python = tmp_path / "d.json", tmp_path / "d.png", tmp_path / "d.py"
@@ -100,6 +106,35 @@ def test_it_is_logged_to_mlflow_with_its_figures_and_files(recorded: Path, store
     assert run.data.metrics["ranges"] == len(made.stretches)
     files = {each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)}
     assert files == {"gemm_sm90-h200-6144x4096-bf16.json", "dispatcher.py", "regret.png"}
+
+
+@pytest.mark.slow
+def test_speeds_over_the_librarys_best_are_said_logged_and_drawn(
+    recorded: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    told, replayed = {1: 0.8, MOST: 1.25}, command._replayed
+    said = _run(store, "--sweep", recorded, "--kernels", 1, "--out", tmp_path / "d.json")
+    assert "the library's best is not known: the times that are replayed were recorded without it" in _words(said)
+
+    def measured(*about: Any) -> Dispatcher:
+        return replace(replayed(*about), over_library_best=told, no_library_best="")
+
+    monkeypatch.setattr(command, "_replayed", measured)
+    said = _run(store, "--sweep", recorded, "--kernels", 3, "--out", tmp_path / "e.json", "--plot", tmp_path / "e.png")
+
+    made = read_dispatcher(tmp_path / "e.json")
+    assert made.over_library_best == told
+    many = f"at 2 of {len(made.points)} measured m"
+    assert f"over the library's best candidate, {many}: 1.000 of its speed on average, 0.800 at least" in _words(said)
+    mlflow.set_tracking_uri(f"sqlite:///{store}/mlflow.db")
+    [run] = mlflow.search_runs(
+        experiment_names=["tilescout/dispatchers"], filter_string="params.most_kernels = '3'", output_format="list"
+    )
+    assert run.data.metrics["mean_speedup_over_library_best"] == pytest.approx(1.0)
+    assert run.data.metrics["least_speedup_over_library_best"] == pytest.approx(0.8)
+    assert run.data.metrics["known_library_best"] == 2
 
 
 @pytest.mark.parametrize(

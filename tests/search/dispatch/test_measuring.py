@@ -53,6 +53,17 @@ def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: Modu
     assert all(0 < each.low == each.value for each in glance.ratios.values())
 
 
+@pytest.mark.slow
+def test_a_kernel_races_the_librarys_best_candidate_at_an_m(host_library: ModuleType, tmp_path: Path) -> None:
+    kernel = Configuration.of({"fault": "nothing", "repeats": 1})
+    kernels = Kernels.of(host_library.COMPARED, host_library.HOST, GemmProblem(1, 64, 40), [kernel])
+    with LocalEngine(host_library.COMPARED, tmp_path, ["cpu"], host_library.HOST, OPTIONS) as engine:
+        sweep = Sweep(engine, kernels)
+        ratios = [sweep.over_library_best(48, number) for number in (0, None)]
+
+    assert all(ratio is not None and 0 < ratio < np.inf for ratio in ratios)
+
+
 def test_only_races_of_long_launches_run_a_while_before_they_count() -> None:
     assert settling_rounds(100.0, 4) == 0
     assert settling_rounds(500.0, 4) == 38
