@@ -30,6 +30,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, ProtocolOptions
+from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import described_library_best
 from tilescout.spaces.errors import DeviceError
@@ -113,5 +114,5 @@ def _speeds(measurement: Measurement, best: LibraryBest | None) -> dict[str, Any
     """The speeds of a kernel over the library and over its best candidate, as far as they are known."""
     if (timing := measurement.timing) is None:
         return {}
-    over = {} if best is None else {"speedup_over_library_best": asdict(best.speed_of_timed(timing))}
+    over = {} if best is None else {"speedup_over_library_best": asdict(best.speed_of(Estimate.of(timing)))}
     return {"speedup_over_library": 1 / timing.ratio, **over}

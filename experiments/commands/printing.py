@@ -113,7 +113,7 @@ def print_measurements(
     ordered = sorted(rows, key=lambda row: row[1].time_us)
     for number, (_, measurement) in enumerate(ordered, start=1):
         timing = measurement.timing
-        over = f"{best.speed_of_timed(timing).value:.3f}" if best is not None and timing is not None else ""
+        over = f"{best.speed_of(Estimate.of(timing)).value:.3f}" if best is not None and timing is not None else ""
         table.add_row(str(number), *_cells(problem, measurement), *[over] * (best is not None))
     _add_timed(table, problem, library, 1.0, library_us, *([] if best is None else [f"{best.ratio.value:.3f}"]))
     if best is not None:

@@ -188,6 +188,6 @@ def _fastest(
         space=template.name,
         configuration=fastest,
         listed=len(tried),
-        ratio=Estimate(timing.ratio, timing.ratio_low, timing.ratio_high),
+        ratio=Estimate.of(timing),
         gpu_seconds=sum(each.gpu_seconds for _, each in tried),
     )

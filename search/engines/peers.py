@@ -55,4 +55,4 @@ def timed_peer(engine: Engine, gpu: int, problem: Problem, library_us: float, na
     timing, seconds = measured.timing, engine.tuned.setdefault((name, problem), time.monotonic() - started)
     if timing is None:
         return Peer(name, seconds, error=measured.error or str(measured.status)), None
-    return Peer(name, seconds, Estimate(timing.ratio, timing.ratio_low, timing.ratio_high)), task
+    return Peer(name, seconds, Estimate.of(timing)), task

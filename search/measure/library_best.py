@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
-from tilescout.search.measure.measurement import Timing, check_interval
+from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.spaces.knobs import Configuration
 
@@ -62,10 +62,6 @@ class LibraryBest:
         """The speed over it of what takes `ratio` times as long as the library's function, measured apart from it."""
         mine = self.ratio
         return Estimate(mine.value / ratio.value, mine.low / ratio.high, mine.high / ratio.low)
-
-    def speed_of_timed(self, timing: Timing) -> Estimate:
-        """The speed over it of a kernel that was timed apart from it."""
-        return self.speed_of(Estimate(timing.ratio, timing.ratio_low, timing.ratio_high))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping that `from_dict` reads back."""

@@ -242,7 +242,7 @@ class StudyResult:
             return library.over.inverse()
         if (library.space, library.configuration) == (self.info.space, best.configuration):
             return Estimate(1.0, 1.0, 1.0)
-        return library.speed_of_timed(timing)
+        return library.speed_of(Estimate.of(timing))
 
     @property
     def over_peers(self) -> dict[str, Estimate]:

@@ -173,9 +173,8 @@ def _table(place: Place) -> str:
 
 
 def _library_row(info: StudyInfo, default: Timing | None) -> str:
-    against = Estimate(default.ratio, default.ratio_low, default.ratio_high) if default is not None else None
     rate = fields.rate(info.problem, info.library_us)
-    over = interval(against) if against is not None else "–"
+    over = interval(Estimate.of(default)) if default is not None else "–"
     return _cells(as_text(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
 
 

@@ -183,7 +183,7 @@ def over_default(result: StudyResult) -> Estimate | None:
 
 def over_library(timing: Timing) -> Estimate:
     """How many times faster than the library a configuration is, with its 95 % interval."""
-    return Estimate(timing.ratio, timing.ratio_low, timing.ratio_high).inverse()
+    return Estimate.of(timing).inverse()
 
 
 def differing(best: Configuration | None, default: Configuration) -> list[tuple[str, Value | str, Value | str]]:
