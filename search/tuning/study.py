@@ -368,8 +368,9 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     if default not in timed or not evaluator.measures_anew:
         return result
     best, peers = result.library_best, {BESIDE - at: peer for at, peer in enumerate(result.peers, start=1)}
-    is_trial = best is not None and best.space == result.info.space
-    at_best = evaluator.space.index(best.configuration) if best is not None and is_trial else BESIDE
+    at_best = BESIDE
+    if best is not None and best.space == result.info.space:  # it is one of the trials
+        at_best = evaluator.space.index(best.configuration)
     others = [*([] if best is None else [at_best]), *(number for number, peer in peers.items() if not peer.error)]
     for beside in [others, ()] if others else [()]:  # a kernel of others must not cost us the race
         try:
