@@ -40,7 +40,8 @@ def test_kernels_are_stated_over_the_library_and_over_its_best(space: str, measu
     settings = [part for setting in measured for part in ("--set", setting)]
 
     asked = [space, "--problem", PROBLEM, *settings, "--no-standby", "--store", str(tmp_path), "--json", str(file)]
-    ran = CliRunner().invoke(command.measure, asked, catch_exceptions=False, standalone_mode=False)
+    wide = {"COLUMNS": "120"}  # where the terminal is narrower a name is broken into two lines
+    ran = CliRunner(env=wide).invoke(command.measure, asked, catch_exceptions=False, standalone_mode=False)
 
     assert ran.return_value == 0, ran.output
     assert "vs cuBLASLt's best" in ran.output
