@@ -4,6 +4,7 @@ import logging
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from tempfile import TemporaryDirectory
@@ -278,9 +279,9 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         beside = [stack.enter_context(engine.beside(each)) for each in others]
         versions = {**engine.versions, "protocol": engine.protocol}
         described = engine.provenance.description
-        return measure_beside_library(
-            Sweep(engine, chosen, beside, most_rows=asked.most_rows).wait(), asked.options, described, versions, _watch
-        )
+        sweep = Sweep(engine, chosen, beside, most_rows=asked.most_rows).wait()
+        build = partial(measure_dispatcher, sweep, measured_by=described, versions=versions, watch=_watch)
+        return measure_beside_library(sweep, asked.options, build)
 
 
 def _watch(point: Point) -> None:

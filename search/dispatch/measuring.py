@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.dispatch.building import DispatchOptions, Watch, measure_dispatcher
+from tilescout.search.dispatch.building import DispatchOptions
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.glances import spread
 from tilescout.search.dispatch.kernels import Kernels
@@ -327,20 +327,21 @@ def _as_raced(ratios: Mapping[int, Ratio], raced: Mapping[int, Ratio]) -> dict[i
 def measure_beside_library(
     sweep: Sweep,
     options: DispatchOptions,
-    measured_by: str,
-    versions: Mapping[str, str],
-    watch: Watch = lambda point: None,
+    build: Callable[[DispatchOptions], Dispatcher],
 ) -> Dispatcher:
-    """As `measure_dispatcher`; in the last twentieth of the time the answers race the library's best, at one m or more.
+    """A dispatcher of what a sweep measures, whose answers have raced the library's best, at one m or more.
 
-    Raises
-    ------
-    SpaceError
-        As `measure_dispatcher`.
+    Parameters
+    ----------
+    sweep
+        Measures.
+    options
+        Their time is for both: the races have the last twentieth of it.
+    build
+        Makes the dispatcher of the sweep, as `tilescout.search.dispatch.building.measure_dispatcher` does.
     """
     seconds = options.seconds
-    less = replace(options, seconds=None if seconds is None else (1 - _BESIDE) * seconds)
-    found = measure_dispatcher(sweep, less, measured_by, versions, watch)
+    found = build(replace(options, seconds=None if seconds is None else (1 - _BESIDE) * seconds))
     end = None if seconds is None else time.monotonic() + _BESIDE * seconds
     known = zip((each.name for each in sweep.kernels.templates), sweep.kernels.configurations, strict=True)
     numbers = {kernel: number for number, kernel in enumerate(known)}

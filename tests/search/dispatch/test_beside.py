@@ -1,8 +1,10 @@
 """Dispatchers state their speed over the best of the library's own candidates, where these can be timed."""
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu, settled
 from tilescout.search.build.artifacts import Artifact
-from tilescout.search.dispatch.building import DispatchOptions
+from tilescout.search.dispatch.building import DispatchOptions, measure_dispatcher
 from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
 from tilescout.search.dispatch.measuring import Sweep, measure_beside_library
 from tilescout.search.engines.engine import Task
@@ -42,6 +44,12 @@ class Listed(InventedGpu):
         return super()._ratio(task, noise) if guess is None else GUESSES[int(guess)]
 
 
+def built_on(gpu: InventedGpu, options: DispatchOptions, versions: Mapping[str, str]) -> Dispatcher:
+    sweep = Sweep(gpu, gpu.kernels)
+    build = partial(measure_dispatcher, sweep, measured_by="a test", versions=versions)
+    return measure_beside_library(sweep, options, build)
+
+
 @pytest.fixture(scope="module")
 def gpu() -> Listed:
     return Listed(6144, 4096, 12, noise=0.0, seed=5)
@@ -49,7 +57,7 @@ def gpu() -> Listed:
 
 @pytest.fixture(scope="module")
 def built(gpu: Listed) -> Dispatcher:
-    return measure_beside_library(Sweep(gpu, gpu.kernels), OPTIONS, "a test", {"torch": "2.11.0"})
+    return built_on(gpu, OPTIONS, {"torch": "2.11.0"})
 
 
 def test_what_serves_a_measured_m_races_the_librarys_best_there(gpu: Listed, built: Dispatcher) -> None:
@@ -90,7 +98,7 @@ def test_what_can_not_have_been_measured_is_refused(built: Dispatcher, tmp_path:
 def test_where_the_library_can_not_be_asked_the_reason_is_told() -> None:
     gpu = InventedGpu(1280, 1280, 8, noise=0.0, seed=1)
     gpu.measures_anew = True
-    found = measure_beside_library(Sweep(gpu, gpu.kernels), replace(OPTIONS, seconds=2.0), "a test", {})
+    found = built_on(gpu, replace(OPTIONS, seconds=2.0), {})
 
     assert not found.over_library_best
     assert found.no_library_best == "no library can be asked: measured on an invented GPU"
